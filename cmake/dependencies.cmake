@@ -1,0 +1,23 @@
+# Every library that Karez links, in one place. Debian packages, except ggml and libllama: any
+# installed copy of the supported version is found through CMAKE_PREFIX_PATH. The default is the
+# copy inside the llama-cpp-python wheel, which scripts/setup.sh puts into .venv.
+find_package(Threads REQUIRED)
+find_package(tl-expected REQUIRED)
+find_package(fmt REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+set(KAREZ_GGML_VERSION 0.25)  # ggml of llama-cpp-python 0.3.36, the one that the tests run against
+
+file(GLOB karez_wheel_prefixes "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages")
+foreach(prefix IN LISTS karez_wheel_prefixes)
+  list(APPEND CMAKE_PREFIX_PATH "${prefix}" "${prefix}/llama_cpp")
+endforeach()
+
+find_package(ggml CONFIG QUIET)
+find_package(llama CONFIG QUIET)
+if(NOT ggml_FOUND OR NOT llama_FOUND)
+  message(FATAL_ERROR
+    "ggml and llama were not found. Run scripts/setup.sh, which installs them into .venv, or pass "
+    "-DCMAKE_PREFIX_PATH=DIR with the prefix of an installed ggml ${KAREZ_GGML_VERSION} and libllama.")
+endif()

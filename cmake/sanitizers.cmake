@@ -1,0 +1,8 @@
+# -fsanitize for the whole build, ours and GoogleTest's headers alike.
+if(KAREZ_SANITIZE)
+  add_compile_options(-fsanitize=${KAREZ_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${KAREZ_SANITIZE})
+  if(KAREZ_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()

@@ -1,0 +1,62 @@
+#include "base/arena.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace karez {
+
+namespace {
+constexpr std::size_t kHugePageBytes = 2U << 20U;
+}
+
+Expected<Arena> Arena::create(std::size_t bytes) {
+  KAREZ_CHECK(bytes > 0, "an arena has at least one byte");
+  if (bytes > std::numeric_limits<std::size_t>::max() / 2) {
+    return fail(StatusCode::kResourceExhausted,
+                fmt::format("cannot map {} bytes: more than the address space", bytes));
+  }
+  // One huge page more than asked for, so that the part handed out can start at a huge page.
+  const std::size_t mapping_size = bytes + kHugePageBytes;
+  void* mapping = mmap(nullptr, mapping_size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) {
+    return fail(StatusCode::kResourceExhausted,
+                fmt::format("the system refused a mapping of {}",
+                            format_bytes(static_cast<std::int64_t>(bytes))));
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(mapping);
+  const std::size_t offset = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
+  std::byte* data = static_cast<std::byte*>(mapping) + offset;
+  // Only a hint: a kernel without transparent huge pages gives ordinary ones.
+  static_cast<void>(madvise(data, bytes, MADV_HUGEPAGE));
+  return Arena(mapping, mapping_size, data, bytes);
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : mapping_(std::exchange(other.mapping_, nullptr)),
+      mapping_size_(std::exchange(other.mapping_size_, 0)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(mapping_, other.mapping_);
+  std::swap(mapping_size_, other.mapping_size_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Arena::~Arena() {
+  if (mapping_ != nullptr) {
+    munmap(mapping_, mapping_size_);
+  }
+}
+
+}  // namespace karez

@@ -1,0 +1,97 @@
+// The facade of the KV store: sequences with block tables over one BlockPool.
+//
+// A sequence is a number of tokens and, for each layer group, a block table. Logical blocks are
+// reference counted and shared by forks; a shared block that is about to be written is copied first
+// (copy-on-write). Running out of slots is a value: extend() says false and changes nothing.
+//
+// Does not know tokens' content, models, requests or attention.
+//
+//   logical block:  free --extend--> owned (1 reference) <--fork/close--> shared (n references)
+//                   owned --close/truncate--> free, once no pin is left
+//
+// Invariants (check_invariants): each slot is free or owned by one block; reference counts equal
+// the number of table entries; a block with references or pins has all its slots.
+//
+// Thread: one owner thread for every non-const call. While a step runs, worker threads may read
+// tables and views and write the tokens of the step into blocks that extend() made private.
+// Cost: extend, fork and truncate are linear in the number of blocks that they touch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/block_pin.h"
+#include "kv/block_pool.h"
+#include "kv/block_table.h"
+#include "kv/kv_cache_spec.h"
+#include "kv/kv_types.h"
+
+namespace karez {
+
+struct KVCacheStats {
+  std::int64_t slots_total = 0;
+  std::int64_t slots_used = 0;
+  std::int64_t cap_bytes = 0;   // slots_total x slot bytes: what was mapped
+  std::int64_t used_bytes = 0;  // slots_used x slot bytes
+  std::int64_t metadata_bytes =
+      0;                           // tables, reference counts, free lists; see docs/architecture.md
+  std::int64_t blocks_used = 0;    // logical blocks, all groups
+  std::int64_t blocks_shared = 0;  // of these, with two references or more
+  std::int64_t copies = 0;         // logical blocks copied on write since create()
+};
+
+class KVCacheManager {
+ public:
+  // Fails: as KVCacheSpec::validate() and BlockPool::create().
+  static Expected<std::unique_ptr<KVCacheManager>> create(const KVCacheSpec& spec,
+                                                          std::int64_t cap_bytes);
+  ~KVCacheManager();
+
+  // An empty sequence. Takes no slots.
+  SequenceId open();
+  // A new sequence with the first num_tokens of parent; shares all their blocks. Takes no slots.
+  // Requires: num_tokens <= num_tokens(parent). None: a sliding window of the parent has already
+  // released blocks that a sequence of that length reads.
+  [[nodiscard]] std::optional<SequenceId> fork(SequenceId parent, int num_tokens);
+  // Gives up all blocks of the sequence; the id is invalid afterwards.
+  void close(SequenceId sequence);
+
+  // Makes room for num_tokens more tokens in every layer group and counts them as present; the
+  // caller then writes them. All or nothing. A last block that others share is copied.
+  // Blocks that no later token reads (sliding windows) are released, also when the answer is false.
+  // False: too few free slots (not an error: the caller evicts, preempts or waits).
+  [[nodiscard]] bool extend(SequenceId sequence, int num_tokens);
+  // Slots that extend() would take from the pool now, net of what it would release first.
+  std::int64_t slots_needed(SequenceId sequence, int num_tokens) const;
+  // Forgets all tokens from num_tokens on.
+  // False, without effect: a sliding window has released blocks that the shorter sequence reads.
+  [[nodiscard]] bool truncate(SequenceId sequence, int num_tokens);
+
+  int num_tokens(SequenceId sequence) const;
+  BlockTableView table(SequenceId sequence, int group) const;
+  // Keeps all blocks of the sequence in place until the pin is gone.
+  BlockPin pin(SequenceId sequence);
+
+  const KVCacheSpec& spec() const;
+  const std::vector<LayerGroup>& layer_groups() const;
+  int group_of_layer(int layer) const;
+  KVLayerView layer(int layer) const;
+  KVCacheStats stats() const;
+
+  // Empty if all invariants hold, else a description of the first that does not. O(everything).
+  std::string check_invariants() const;
+
+ private:
+  friend class BlockPin;  // unpin()
+  struct Impl;
+  explicit KVCacheManager(std::unique_ptr<Impl> impl);
+  void unpin(const std::vector<BlockId>& blocks);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace karez

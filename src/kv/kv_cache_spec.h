@@ -1,0 +1,50 @@
+// The geometry of a model's KV cache: what one token, one block and one slot cost.
+//
+// Layers with the same attention window form a *layer group*: they hold the same tokens, so a
+// sequence has one block table for each group. A model without sliding windows has one group.
+//
+//   slot bytes = 16 tokens x head_dim x 2 (keys, values) x bytes of the type (+ 2 x 16 scales,
+//   q8_0),
+//                rounded up to 64
+//
+// Thread: a value; immutable in use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/kv_types.h"
+
+namespace karez {
+
+// Layers that keep the same tokens.
+struct LayerGroup {
+  int window = 0;           // tokens that a row reads, itself included; 0: all
+  std::vector<int> layers;  // ascending
+};
+
+struct KVCacheSpec {
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;  // a multiple of 16, at most 512; keys and values alike
+  KvType type = KvType::kBf16;
+  std::vector<int> layer_windows;  // [num_layers], 0: full attention. Empty: all layers full.
+
+  // Fails: kInvalidArgument naming the field, its value and the allowed range.
+  Expected<void> validate() const;
+
+  // Groups in ascending order of their first layer.
+  std::vector<LayerGroup> layer_groups() const;
+
+  // Bytes of keys and values of 16 tokens of one head of one layer, a multiple of 64.
+  std::size_t slot_bytes() const;
+  // Bytes that a token of a long sequence adds: full-attention layers only.
+  std::size_t bytes_per_token() const;
+  // Slots that a sequence of num_tokens occupies: whole blocks, windows applied as
+  // KVCacheManager::extend() applies them for steps of step_tokens.
+  std::int64_t slots_for_sequence(std::int64_t num_tokens, std::int64_t step_tokens) const;
+};
+
+}  // namespace karez

@@ -1,0 +1,23 @@
+// The input of one step of the model: token ids and the rows of each sequence.
+//
+// Any mix of sequences and row counts: a prompt chunk, a decode row and draft rows are the same.
+// Row r of the batch is tokens[r]; the rows of sequences[i] are consecutive.
+// Thread: a value; views must stay valid during forward().
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/sequence_rows.h"
+
+namespace karez {
+
+using TokenId = std::int32_t;
+
+struct ForwardBatch {
+  std::vector<TokenId> tokens;
+  std::vector<SequenceRows> sequences;  // ascending first_row, together all rows
+  std::vector<int> output_rows;  // rows whose logits are wanted, strictly ascending; may be empty
+};
+
+}  // namespace karez

@@ -1,0 +1,22 @@
+// Picks the next token of one sequence from its logits, and remembers what was picked.
+//
+// An interface, so that the engine does not depend on the library that does it
+// (model/llama_sampler.h).
+// Thread: one caller at a time; one sampler per sequence.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace karez {
+
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+  // logits: f32 [vocab_size]. The chosen token is accepted (penalties and grammar see it).
+  virtual std::int32_t sample(std::span<const float> logits) = 0;
+  // Takes a token as part of the history without choosing it (the prompt).
+  virtual void accept(std::int32_t token) = 0;
+};
+
+}  // namespace karez
