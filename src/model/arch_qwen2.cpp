@@ -1,0 +1,16 @@
+#include "model/architecture.h"
+#include "model/model_config.h"
+
+namespace karez {
+namespace {
+
+Expected<void> configure(const GgufFile&, ModelConfig& config) {
+  config.rope.neox = true;
+  return {};
+}
+
+}  // namespace
+
+extern const Architecture arch_qwen2{.name = "qwen2", .configure = configure};
+
+}  // namespace karez
