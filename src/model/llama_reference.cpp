@@ -86,7 +86,7 @@ void set_row(llama_batch& batch, std::size_t index, const LlamaReference::Row& r
 }  // namespace
 
 struct LlamaReference::Impl {
-  explicit Impl(int batch_tokens) : batch(llama_batch_init(batch_tokens, 0, 1)) {}
+  explicit Impl(int capacity) : batch(llama_batch_init(capacity, 0, 1)), batch_tokens(capacity) {}
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() { llama_batch_free(batch); }
@@ -162,7 +162,6 @@ Expected<std::unique_ptr<LlamaReference>> LlamaReference::load(
                     options.cache_type_v)));
   }
 
-  impl->batch_tokens = options.batch_tokens;
   impl->max_output_rows =
       options.max_output_rows == 0 ? options.batch_tokens : options.max_output_rows;
   impl->num_sequences = options.num_sequences;
