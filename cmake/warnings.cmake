@@ -2,4 +2,4 @@
 add_library(karez_warnings INTERFACE)
 target_compile_options(karez_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor
-  -Wold-style-cast -Woverloaded-virtual -Wnull-dereference -Werror)
+  -Wold-style-cast -Woverloaded-virtual -Werror)

@@ -10,10 +10,15 @@
 
 #include "base/status.h"
 
+struct ggml_tensor;
+
 namespace karez {
 
 class GgufFile;
+class GraphBuilder;
+class WeightStore;
 struct ModelConfig;
+struct ModelWeights;
 
 struct Architecture {
   std::string_view name;  // general.architecture
@@ -22,6 +27,12 @@ struct Architecture {
   // is special here: rope pairing, windows, scales, soft caps. Reads keys through MetadataReader.
   // Fails: as read_model_config().
   Expected<void> (*configure)(const GgufFile& file, ModelConfig& config);
+  // Asks `store` for the tensors of the model.
+  // Fails: kCorruption naming a tensor that is missing or has another shape.
+  Expected<void> (*load)(WeightStore& store, const ModelConfig& config, ModelWeights& weights);
+  // Adds one layer to a step's graph: hidden states in, hidden states out (model/graph_builder.h).
+  // nullptr: this is the last layer and no logits are wanted.
+  ggml_tensor* (*build_layer)(GraphBuilder& graph, int layer, ggml_tensor* hidden);
 };
 
 // Ascending by name.

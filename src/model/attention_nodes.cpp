@@ -1,0 +1,96 @@
+#include "model/attention_nodes.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "kv/kv_cache_manager.h"
+
+namespace karez {
+
+namespace {
+
+RowsView rows_of(const ggml_tensor* tensor) {
+  return {static_cast<const float*>(tensor->data), tensor->nb[2] / sizeof(float)};
+}
+
+}  // namespace
+
+AttentionNodes::AttentionNodes(PagedAttention& attention, int num_layers, int max_threads)
+    : attention_(attention),
+      layers_(static_cast<std::size_t>(num_layers)),
+      exits_(static_cast<std::size_t>(max_threads)) {
+  for (int i = 0; i < num_layers; ++i) {
+    layers_[static_cast<std::size_t>(i)].owner = this;
+    layers_[static_cast<std::size_t>(i)].index = i;
+  }
+  for (ExitTimes& exits : exits_) {
+    exits.by_layer.resize(static_cast<std::size_t>(num_layers));
+  }
+}
+
+ggml_tensor* AttentionNodes::store(ggml_context* context, int layer, ggml_tensor* keys,
+                                   ggml_tensor* values) {
+  std::array<ggml_tensor*, 2> inputs = {keys, values};
+  return ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, inputs.data(), inputs.size(), run_store,
+                        GGML_N_TASKS_MAX, &layers_[static_cast<std::size_t>(layer)]);
+}
+
+ggml_tensor* AttentionNodes::attend(ggml_context* context, int layer, ggml_tensor* queries,
+                                    ggml_tensor* stored) {
+  std::array<ggml_tensor*, 2> inputs = {queries, stored};
+  return ggml_custom_4d(context, GGML_TYPE_F32, queries->ne[0] * queries->ne[1], queries->ne[2], 1,
+                        1, inputs.data(), inputs.size(), run_attend, GGML_N_TASKS_MAX,
+                        &layers_[static_cast<std::size_t>(layer)]);
+}
+
+void AttentionNodes::begin_step(std::span<const SequenceRows> sequences, const KVCacheManager& kv) {
+  views_.clear();
+  for (Layer& layer : layers_) {
+    views_.push_back(kv.layer(layer.index));
+    layer.ran = false;
+  }
+  for (ExitTimes& exits : exits_) {
+    std::fill(exits.by_layer.begin(), exits.by_layer.end(), Clock::time_point());
+  }
+  attention_.plan(sequences);
+}
+
+double AttentionNodes::end_step() {
+  std::chrono::duration<double> sum{0};
+  for (const Layer& layer : layers_) {
+    Clock::time_point end;
+    for (const ExitTimes& exits : exits_) {
+      end = std::max(end, exits.by_layer[static_cast<std::size_t>(layer.index)]);
+    }
+    if (layer.ran) {
+      sum += end - layer.begin;
+    }
+  }
+  return sum.count();
+}
+
+void AttentionNodes::run_store(ggml_tensor* node, int thread, int num_threads, void* userdata) {
+  Layer& layer = *static_cast<Layer*>(userdata);
+  AttentionNodes& self = *layer.owner;
+  if (thread == 0) {
+    layer.begin = Clock::now();
+    layer.ran = true;
+  }
+  const auto index = static_cast<std::size_t>(layer.index);
+  self.attention_.store(layer.index, self.views_[index], rows_of(node->src[0]),
+                        rows_of(node->src[1]), thread, num_threads);
+  // The last layer of a batch without outputs has no attend().
+  self.exits_[static_cast<std::size_t>(thread)].by_layer[index] = Clock::now();
+}
+
+void AttentionNodes::run_attend(ggml_tensor* node, int thread, int num_threads, void* userdata) {
+  Layer& layer = *static_cast<Layer*>(userdata);
+  AttentionNodes& self = *layer.owner;
+  const auto index = static_cast<std::size_t>(layer.index);
+  self.attention_.attend(layer.index, self.views_[index], rows_of(node->src[0]),
+                         static_cast<float*>(node->data), thread, num_threads);
+  self.exits_[static_cast<std::size_t>(thread)].by_layer[index] = Clock::now();
+}
+
+}  // namespace karez

@@ -1,0 +1,177 @@
+#include "model/ggml_model_runner.h"
+
+#include <fmt/format.h>
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+#include <ggml-cpp.h>
+#include <ggml-cpu.h>
+
+#include <algorithm>
+#include <chrono>
+#include <list>
+#include <utility>
+#include <vector>
+
+#include "attention/paged_attention.h"
+#include "base/check.h"
+#include "kv/kv_cache_manager.h"
+#include "model/architecture.h"
+#include "model/attention_nodes.h"
+#include "model/gguf_file.h"
+#include "model/model_weights.h"
+#include "model/step_graph.h"
+#include "model/weight_store.h"
+
+namespace karez {
+
+namespace {
+
+// Decode batches come in as many shapes as there are numbers of running sequences; a graph's
+// description is a few hundred KiB.
+constexpr std::size_t kMaxCachedGraphs = 16;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+class GgmlModelRunner final : public ModelRunner {
+ public:
+  GgmlModelRunner(ModelConfig config, const Architecture& architecture, WeightStore store,
+                  ModelWeights weights, std::unique_ptr<PagedAttention> attention, int num_threads)
+      : config_(std::move(config)),
+        architecture_(architecture),
+        store_(std::move(store)),
+        weights_(std::move(weights)),
+        attention_(std::move(attention)),
+        nodes_(*attention_, config_.num_layers, num_threads),
+        backend_(ggml_backend_cpu_init()),
+        allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
+    ggml_backend_cpu_set_n_threads(backend_.get(), num_threads);
+  }
+
+  const ModelConfig& config() const override { return config_; }
+
+  Expected<std::span<const float>> forward(const ForwardBatch& batch, KVCacheManager& kv) override {
+    const auto start = std::chrono::steady_clock::now();
+    KAREZ_CHECK(!batch.tokens.empty(), "a batch has at least one row");
+    fill_positions(batch);
+    const Expected<StepGraph*> graph =
+        graph_for({.num_rows = static_cast<int>(batch.tokens.size()),
+                   .num_outputs = static_cast<int>(batch.output_rows.size())});
+    if (!graph) {
+      return fail(graph.error());
+    }
+    nodes_.begin_step(batch.sequences, kv);
+
+    const auto graph_start = std::chrono::steady_clock::now();
+    const Expected<void> computed =
+        (*graph)->compute(backend_.get(), batch.tokens, positions_, batch.output_rows);
+    const double graph_seconds = seconds_since(graph_start);
+    if (!computed) {
+      return fail(computed.error());
+    }
+
+    const double attention_seconds = nodes_.end_step();
+    times_.attention += attention_seconds;
+    times_.dense += graph_seconds - attention_seconds;
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      times_.attention_read_bytes += attention_->planned_read_bytes(layer);
+    }
+    times_.steps += 1;
+    const double total = seconds_since(start);
+    times_.total += total;
+    times_.other += total - graph_seconds;
+    return (*graph)->logits();
+  }
+
+  StepTimes take_step_times() override { return std::exchange(times_, {}); }
+
+ private:
+  void fill_positions(const ForwardBatch& batch) {
+    positions_.clear();
+    for (const SequenceRows& rows : batch.sequences) {
+      KAREZ_CHECK(rows.first_row == static_cast<int>(positions_.size()),
+                  "sequences cover the rows of the batch in order");
+      for (int i = 0; i < rows.num_rows; ++i) {
+        positions_.push_back(rows.first_position + i);
+      }
+    }
+    KAREZ_CHECK(positions_.size() == batch.tokens.size(), "every row belongs to a sequence");
+  }
+
+  // The graph for this shape, most recently used first.
+  Expected<StepGraph*> graph_for(StepGraph::Shape shape) {
+    const auto found = std::find_if(graphs_.begin(), graphs_.end(),
+                                    [&](const StepGraph& graph) { return graph.shape() == shape; });
+    if (found != graphs_.end()) {
+      graphs_.splice(graphs_.begin(), graphs_, found);
+      return &graphs_.front();
+    }
+    graphs_.emplace_front(shape, architecture_, config_, weights_, nodes_);
+    const std::size_t bytes_before = ggml_gallocr_get_buffer_size(allocator_.get(), 0);
+    if (auto allocated = graphs_.front().allocate(allocator_.get()); !allocated) {
+      graphs_.clear();
+      return fail(allocated.error());
+    }
+    // A bigger compute buffer has moved; graphs built in the old one point nowhere.
+    if (ggml_gallocr_get_buffer_size(allocator_.get(), 0) != bytes_before) {
+      graphs_.erase(std::next(graphs_.begin()), graphs_.end());
+    }
+    if (graphs_.size() > kMaxCachedGraphs) {
+      graphs_.pop_back();
+    }
+    return &graphs_.front();
+  }
+
+  ModelConfig config_;
+  const Architecture& architecture_;
+  WeightStore store_;
+  ModelWeights weights_;
+  std::unique_ptr<PagedAttention> attention_;
+  AttentionNodes nodes_;
+  ggml_backend_ptr backend_;
+  ggml_gallocr_ptr allocator_;
+  std::list<StepGraph> graphs_;
+  std::vector<std::int32_t> positions_;
+  StepTimes times_;
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<ModelRunner>> load_model(const std::string& path,
+                                                  const ModelRunnerOptions& options,
+                                                  const std::function<void(double)>& progress) {
+  Expected<GgufFile> file = GgufFile::open(path);
+  if (!file) {
+    return fail(file.error());
+  }
+  Expected<ModelConfig> config = read_model_config(*file);
+  if (!config) {
+    return fail(config.error());
+  }
+  Expected<std::unique_ptr<PagedAttention>> attention = PagedAttention::create(
+      config->kv_cache_spec(options.kv_type), {.num_heads = config->num_heads,
+                                               .scale = config->attention_scale,
+                                               .logit_softcap = config->attention_logit_softcap,
+                                               .max_threads = options.num_threads,
+                                               .cpu_level = options.cpu_level});
+  if (!attention) {
+    return fail(attention.error());
+  }
+  const Architecture* architecture = find_architecture(config->architecture);
+  KAREZ_CHECK(architecture != nullptr, "read_model_config() accepts known architectures only");
+
+  WeightStore store(std::move(*file), options.repack_weights);
+  ModelWeights weights;
+  if (auto loaded = architecture->load(store, *config, weights); !loaded) {
+    return fail(loaded.error());
+  }
+  if (auto uploaded = store.upload(progress); !uploaded) {
+    return fail(uploaded.error());
+  }
+  return std::make_unique<GgmlModelRunner>(std::move(*config), *architecture, std::move(store),
+                                           std::move(weights), std::move(*attention),
+                                           options.num_threads);
+}
+
+}  // namespace karez
