@@ -5,14 +5,12 @@
 // Thread: a value; views must stay valid during forward().
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "attention/sequence_rows.h"
+#include "base/token.h"
 
 namespace karez {
-
-using TokenId = std::int32_t;
 
 struct ForwardBatch {
   std::vector<TokenId> tokens;

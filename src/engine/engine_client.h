@@ -1,0 +1,83 @@
+// What the server sees of the engine: submit a request, get its events, cancel it.
+//
+// An interface, so that the server and its tests can use a fake.
+// Thread: every call from any thread. Events of one request arrive in order, from the engine
+// thread: a callback hands them over (to an executor, a queue) and returns at once. It is not
+// called again after an event with `finished` for every choice, or after cancel() has returned an
+// event with kCancelled.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "sched/request.h"
+
+namespace karez {
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+  std::string bytes;  // of the token's text; may be part of a UTF-8 character
+};
+
+struct GeneratedToken {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> alternatives;  // descending, num_logprobs of them
+};
+
+struct RequestTimings {
+  double queue_seconds = 0;    // submit to first scheduled
+  double prefill_seconds = 0;  // first scheduled to first token
+  double decode_seconds = 0;   // first token to last
+};
+
+struct GenerationEvent {
+  int choice = 0;
+  std::string text;                    // whole UTF-8 characters; nothing of a stop string
+  std::vector<GeneratedToken> tokens;  // those whose text is in `text` or was held back before
+  std::optional<FinishReason> finished;
+  std::optional<Status> error;  // with FinishReason::kError
+  // True on every event; final with the last one.
+  int prompt_tokens = 0;
+  int cached_tokens = 0;     // of the prompt, found in the prefix cache
+  int generated_tokens = 0;  // of this choice
+  std::string stop_match;    // the stop string that ended it, if one did
+  RequestTimings timings;
+};
+
+struct EngineStats {
+  int requests_running = 0;
+  int requests_waiting = 0;
+  std::int64_t slots_used = 0;
+  std::int64_t slots_total = 0;
+  std::int64_t slot_bytes = 0;
+  std::int64_t prefix_cache_queries_tokens = 0;  // prompt tokens looked up
+  std::int64_t prefix_cache_hits_tokens = 0;     // of them found
+  std::int64_t preemptions = 0;
+  std::int64_t prompt_tokens = 0;  // computed or found, since start
+  std::int64_t generated_tokens = 0;
+  std::int64_t steps = 0;
+  double step_seconds = 0;     // inside steps, since start
+  double forward_seconds = 0;  // of these, in ModelRunner::forward()
+};
+
+class EngineClient {
+ public:
+  using Callback = std::function<void(const GenerationEvent&)>;
+
+  virtual ~EngineClient() = default;
+
+  // Fails: kInvalidArgument (prompt longer than the context, bad parameter: the field is named),
+  // kResourceExhausted (the prompt can never fit the fast tier), kUnavailable (the queue is full or
+  // the engine is shutting down). The callback is called only after success.
+  virtual Expected<RequestId> submit(Request request, Callback callback) = 0;
+  // Ends a request in any phase within a step. Unknown ids are ignored: it may just have finished.
+  virtual void cancel(RequestId id) = 0;
+  virtual EngineStats stats() const = 0;
+};
+
+}  // namespace karez

@@ -1,0 +1,42 @@
+// A validated, immutable ask for text: what the server (or a test) hands to the engine.
+//
+// Typed: no JSON, no HTTP. Does not hold state of its progress (sched/sequence.h does).
+// Thread: a value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/token.h"
+#include "sampling/sampling_params.h"
+
+namespace karez {
+
+using RequestId = std::uint64_t;
+
+struct Request {
+  RequestId id = 0;
+  std::vector<TokenId> prompt;  // not empty
+  SamplingParams sampling;      // with stop strings and grammar
+  int num_choices = 1;          // answers to the same prompt, which share its KV
+  int max_tokens = -1;          // generated per choice; -1: until the context is full
+  int min_tokens = 0;           // no end before so many generated tokens
+  bool ignore_eos = false;
+  std::vector<TokenId> stop_token_ids;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  int num_logprobs = -1;  // alternatives reported with each token; 0: the chosen one only; -1: none
+  int priority = 0;       // lower runs first (policy `priority`)
+  bool use_prefix_cache = true;
+  std::string cache_salt;  // requests share cached prompts only if their salts are equal
+};
+
+enum class FinishReason {
+  kStop,       // an end token or a stop string
+  kLength,     // max_tokens, or the context or the fast tier is full
+  kCancelled,  // the client went away or asked
+  kError,
+};
+
+}  // namespace karez
