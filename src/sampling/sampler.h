@@ -8,14 +8,19 @@
 #include <cstdint>
 #include <span>
 
+#include "base/status.h"
+
 namespace karez {
 
 class Sampler {
  public:
   virtual ~Sampler() = default;
   // logits: f32 [vocab_size]. The chosen token is accepted (penalties and grammar see it).
-  virtual std::int32_t sample(std::span<const float> logits) = 0;
-  // Takes a token as part of the history without choosing it (the prompt).
+  // Fails: kInternal if a logit is NaN or +infinity, or if no token is possible (all logits are
+  // -infinity, or the grammar allows none).
+  virtual Expected<std::int32_t> sample(std::span<const float> logits) = 0;
+  // Takes a token as part of the history without choosing it (the prompt). The grammar does not
+  // see it.
   virtual void accept(std::int32_t token) = 0;
 };
 

@@ -1,0 +1,176 @@
+#include "model/llama_sampler.h"
+
+#include <fmt/format.h>
+#include <llama.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "model/llama_log.h"
+#include "model/tokenizer.h"
+#include "model/tokenizer_impl.h"
+
+namespace karez {
+namespace {
+
+constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+
+struct SamplerDeleter {
+  void operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
+};
+using SamplerPtr = std::unique_ptr<llama_sampler, SamplerDeleter>;
+
+// -infinity is a forbidden token; NaN and +infinity come from a broken model or file.
+Expected<void> check_logits(std::span<const float> logits) {
+  bool any_possible = false;
+  bool all_sane = true;
+  for (const float logit : logits) {
+    any_possible |= logit > kImpossible;
+    all_sane &= logit < std::numeric_limits<float>::infinity();  // false for NaN
+  }
+  if (!all_sane) {
+    const auto bad = std::ranges::find_if(
+        logits, [](float logit) { return std::isnan(logit) || logit > 0 && std::isinf(logit); });
+    return fail(StatusCode::kInternal,
+                fmt::format("the model's logit of token {} is {}, allowed are finite numbers",
+                            bad - logits.begin(), *bad));
+  }
+  if (!any_possible) {
+    return fail(StatusCode::kInternal, "the model allows no token: all logits are -inf");
+  }
+  return {};
+}
+
+class LlamaSampler final : public Sampler {
+ public:
+  LlamaSampler(SamplerPtr chain, SamplerPtr grammar, bool plain_greedy)
+      : chain_(std::move(chain)), grammar_(std::move(grammar)), plain_greedy_(plain_greedy) {}
+
+  Expected<std::int32_t> sample(std::span<const float> logits) override {
+    if (auto checked = check_logits(logits); !checked) {
+      return fail(std::move(checked.error()));
+    }
+    if (plain_greedy_) {
+      return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+    }
+    try {
+      return sample_with_chain(logits);
+    } catch (const std::exception& error) {
+      return fail(StatusCode::kInternal,
+                  fmt::format("libllama's sampler failed: {}", error.what()));
+    }
+  }
+
+  void accept(std::int32_t token) override { llama_sampler_accept(chain_.get(), token); }
+
+ private:
+  Expected<std::int32_t> sample_with_chain(std::span<const float> logits) {
+    std::int32_t token = draw(logits, /*under_grammar=*/false);
+    if (grammar_ != nullptr && !grammar_allows(token)) {
+      token = draw(logits, /*under_grammar=*/true);
+      // Checked again: with nothing allowed the chain still picks something, and the grammar
+      // aborts the process when it is fed what it forbids.
+      if (!grammar_allows(token)) {
+        return fail(StatusCode::kInternal, "the grammar allows no token of this vocabulary here");
+      }
+    }
+    if (grammar_ != nullptr) {
+      llama_sampler_accept(grammar_.get(), token);
+    }
+    llama_sampler_accept(chain_.get(), token);
+    return token;
+  }
+
+  std::int32_t draw(std::span<const float> logits, bool under_grammar) {
+    candidates_.resize(logits.size());
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      candidates_[i] = {static_cast<llama_token>(i), logits[i], 0.0F};
+    }
+    llama_token_data_array array{candidates_.data(), candidates_.size(), -1, false};
+    if (under_grammar) {
+      llama_sampler_apply(grammar_.get(), &array);
+    }
+    llama_sampler_apply(chain_.get(), &array);
+    KAREZ_CHECK(array.selected >= 0 && array.selected < static_cast<std::int64_t>(array.size),
+                "the sampler chain ends with a sampler that selects");
+    return array.data[array.selected].id;
+  }
+
+  bool grammar_allows(std::int32_t token) {
+    llama_token_data candidate{token, 1.0F, 0.0F};
+    llama_token_data_array array{&candidate, 1, -1, false};
+    llama_sampler_apply(grammar_.get(), &array);
+    return candidate.logit > kImpossible;
+  }
+
+  SamplerPtr chain_;
+  SamplerPtr grammar_;  // may be null
+  bool plain_greedy_;   // nothing changes the order of the logits: the chain is not needed
+  std::vector<llama_token_data> candidates_;
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<Sampler>> make_llama_sampler(const Tokenizer& tokenizer,
+                                                      const SamplingParams& params,
+                                                      int context_tokens) {
+  if (auto valid = params.validate(); !valid) {
+    return fail(std::move(valid.error()));
+  }
+  silence_llama_log();
+  const llama_vocab* vocab = tokenizer.impl().vocab;
+  SamplerPtr grammar;
+  if (!params.grammar.empty()) {
+    try {
+      grammar.reset(llama_sampler_init_grammar(vocab, params.grammar.c_str(), "root"));
+    } catch (const std::exception&) {
+      // Same answer as for nullptr.
+    }
+    if (grammar == nullptr) {
+      return fail(StatusCode::kInvalidArgument,
+                  "the grammar is not valid GBNF with a rule named root");
+    }
+  }
+  const int last_n = params.repeat_last_n < 0 ? context_tokens : params.repeat_last_n;
+  const bool penalises =
+      last_n > 0 && (params.repeat_penalty != 1.0F || params.presence_penalty != 0.0F ||
+                     params.frequency_penalty != 0.0F);
+  const bool greedy = params.temperature <= 0.0F;
+
+  SamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+  const auto add = [&](llama_sampler* sampler) { llama_sampler_chain_add(chain.get(), sampler); };
+  int num_suppressed = 0;
+  const llama_token* suppressed = llama_vocab_get_suppress_tokens(vocab, &num_suppressed);
+  if (num_suppressed > 0) {
+    std::vector<llama_logit_bias> biases;
+    for (const llama_token token :
+         std::span(suppressed, static_cast<std::size_t>(num_suppressed))) {
+      biases.push_back({token, kImpossible});
+    }
+    add(llama_sampler_init_logit_bias(llama_vocab_n_tokens(vocab), num_suppressed, biases.data()));
+  }
+  if (penalises) {
+    add(llama_sampler_init_penalties(llama_vocab_n_tokens(vocab), last_n, params.repeat_penalty,
+                                     params.frequency_penalty, params.presence_penalty));
+  }
+  if (greedy) {
+    add(llama_sampler_init_greedy());
+  } else {
+    constexpr std::size_t kMinKeep = 1;
+    add(llama_sampler_init_top_k(params.top_k));
+    add(llama_sampler_init_typical(params.typical_p, kMinKeep));
+    add(llama_sampler_init_top_p(params.top_p, kMinKeep));
+    add(llama_sampler_init_min_p(params.min_p, kMinKeep));
+    add(llama_sampler_init_temp(params.temperature));
+    add(llama_sampler_init_dist(params.seed));
+  }
+  const bool plain_greedy = greedy && !penalises && grammar == nullptr && num_suppressed == 0;
+  return std::make_unique<LlamaSampler>(std::move(chain), std::move(grammar), plain_greedy);
+}
+
+}  // namespace karez
