@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,7 +41,7 @@ enum class GgufType : std::uint32_t {
 std::string_view to_string(GgufType type);
 
 struct GgufTensor {
-  std::string_view name;
+  std::string_view name;   // 1 to 63 bytes, unique in the file
   std::uint32_t type = 0;  // a ggml_type that this ggml knows
   std::vector<std::int64_t>
       shape;  // ggml order: innermost dimension first; 1 to 4 entries, each > 0
@@ -87,12 +86,15 @@ class GgufFile {
   // An array of any integer or bool type. Fails also if it is longer than max_length.
   Expected<std::vector<std::int64_t>> get_int_array(std::string_view key,
                                                     std::size_t max_length) const;
+  // An array of strings: one view of 16 bytes for each, which takes 8 bytes of the file at least.
+  Expected<std::vector<std::string_view>> get_string_array(std::string_view key) const;
 
   std::span<const GgufTensor> tensors() const;
   // nullptr without such a tensor.
   const GgufTensor* find_tensor(std::string_view name) const;
 
   // Lets the system take back the memory of the mapping's pages; they are read again when touched.
+  // Without effect on a file made by parse().
   void drop_pages(std::span<const std::byte> range) const;
 
  private:
