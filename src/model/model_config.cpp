@@ -196,6 +196,13 @@ Expected<const Architecture*> read_architecture(const GgufFile& file) {
         fmt::format("{}: architecture \"{}\" is not supported; supported are {}", file.path(),
                     printable(*name), fmt::join(supported_architectures(), ", ")));
   }
+  // The other parts of a split model would be missing tensors; say what is really the matter.
+  if (const auto parts = file.get_int("split.count"); parts && *parts > 1) {
+    return fail(StatusCode::kUnimplemented,
+                fmt::format("{}: key \"split.count\" is {}: models in several files are not "
+                            "supported, merge them with llama-gguf-split --merge",
+                            file.path(), *parts));
+  }
   return architecture;
 }
 
