@@ -35,7 +35,7 @@ Expected<void> check_logits(std::span<const float> logits) {
   }
   if (!all_sane) {
     const auto bad = std::ranges::find_if(
-        logits, [](float logit) { return std::isnan(logit) || logit > 0 && std::isinf(logit); });
+        logits, [](float logit) { return std::isnan(logit) || (logit > 0 && std::isinf(logit)); });
     return fail(StatusCode::kInternal,
                 fmt::format("the model's logit of token {} is {}, allowed are finite numbers",
                             bad - logits.begin(), *bad));

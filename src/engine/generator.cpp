@@ -1,0 +1,237 @@
+#include "engine/generator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "kv/block_pin.h"
+#include "model/tokenizer.h"
+#include "sampling/stop_sequences.h"
+#include "sampling/utf8.h"
+
+namespace karez {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A sequence of the KV store that is closed at the end of its scope.
+class OpenSequence {
+ public:
+  explicit OpenSequence(KVCacheManager& kv) : kv_(kv), id_(kv.open()) {}
+  ~OpenSequence() { kv_.close(id_); }
+  OpenSequence(const OpenSequence&) = delete;
+  OpenSequence& operator=(const OpenSequence&) = delete;
+  SequenceId id() const { return id_; }
+
+ private:
+  KVCacheManager& kv_;
+  SequenceId id_;
+};
+
+// Runs tokens that extend() has made room for. Logits of the last one if wanted.
+Expected<std::span<const float>> forward(ModelRunner& runner, KVCacheManager& kv,
+                                         SequenceId sequence, std::span<const TokenId> tokens,
+                                         bool want_logits) {
+  const BlockPin pin = kv.pin(sequence);
+  ForwardBatch batch;
+  batch.tokens.assign(tokens.begin(), tokens.end());
+  SequenceRows rows;
+  for (std::size_t group = 0; group < kv.layer_groups().size(); ++group) {
+    rows.tables.push_back(kv.table(sequence, static_cast<int>(group)));
+  }
+  rows.num_rows = static_cast<int>(tokens.size());
+  rows.first_position = kv.num_tokens(sequence) - rows.num_rows;
+  batch.sequences.push_back(std::move(rows));
+  if (want_logits) {
+    batch.output_rows.push_back(static_cast<int>(tokens.size()) - 1);
+  }
+  return runner.forward(batch, kv);
+}
+
+// Turns tokens into text for the reader. False: the reader is gone.
+class TextStream {
+ public:
+  TextStream(const TokenText& text, const GeneratorOptions& options,
+             const GeneratorCallbacks& callbacks)
+      : text_(text), callbacks_(callbacks), stops_(options.stop) {}
+
+  [[nodiscard]] bool push(TokenId token) {
+    return show(stops_.push(characters_.push(text_.piece(token))));
+  }
+  [[nodiscard]] bool finish() {
+    return show(stops_.push(characters_.finish())) && show(stops_.finish());
+  }
+  bool stopped() const { return stops_.stopped(); }
+
+ private:
+  bool show(std::string_view text) const {
+    return text.empty() || !callbacks_.on_text || callbacks_.on_text(text);
+  }
+
+  const TokenText& text_;
+  const GeneratorCallbacks& callbacks_;
+  Utf8Assembler characters_;
+  StopSequences stops_;
+};
+
+}  // namespace
+
+TokenText TokenText::of(const Tokenizer& tokenizer) {
+  return {[&](TokenId token) { return tokenizer.piece(token, /*render_special=*/false); },
+          [&](TokenId token) { return tokenizer.is_end_of_generation(token); }};
+}
+
+std::int64_t kv_bytes_for_sequence(const KVCacheSpec& spec, std::int64_t num_tokens,
+                                   int chunk_tokens) {
+  return spec.slots_for_sequence(num_tokens, chunk_tokens) *
+         static_cast<std::int64_t>(spec.slot_bytes());
+}
+
+Generator::Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text)
+    : runner_(runner), kv_(kv), text_(std::move(text)) {}
+
+Expected<void> Generator::check(std::span<const TokenId> prompt,
+                                const GeneratorOptions& options) const {
+  const int vocab_size = runner_.config().vocab_size;
+  if (prompt.empty()) {
+    return fail(StatusCode::kInvalidArgument, "the prompt is empty");
+  }
+  const auto context = static_cast<std::size_t>(std::max(options.context_tokens, 0));
+  if (prompt.size() >= context) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("the prompt has {} tokens and the context is {}, allowed are prompts "
+                            "of {} tokens at most",
+                            prompt.size(), context, context > 0 ? context - 1 : 0));
+  }
+  for (const TokenId token : prompt) {
+    if (token < 0 || token >= vocab_size) {
+      return fail(StatusCode::kInvalidArgument,
+                  fmt::format("the prompt has token {}, the model's vocabulary is 0 to {}", token,
+                              vocab_size - 1));
+    }
+  }
+  if (options.max_tokens == 0 || options.max_tokens < -1) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("the number of tokens to predict is {}, allowed are -1 (until the end) "
+                            "and 1 or more",
+                            options.max_tokens));
+  }
+  if (options.chunk_tokens < 1) {
+    return fail(
+        StatusCode::kInvalidArgument,
+        fmt::format("the prompt chunk is {} tokens, allowed are 1 or more", options.chunk_tokens));
+  }
+  // The last token of the answer is never fed back, so it takes no room.
+  const std::size_t wanted =
+      options.max_tokens < 0 ? 1 : static_cast<std::size_t>(options.max_tokens);
+  const std::size_t answer = std::min(wanted, context - prompt.size());
+  const auto total = static_cast<std::int64_t>(prompt.size() + answer - 1);
+  const KVCacheStats stats = kv_.stats();
+  const std::int64_t needed = kv_bytes_for_sequence(kv_.spec(), total, options.chunk_tokens);
+  const std::int64_t free = stats.cap_bytes - stats.used_bytes;
+  if (needed > free) {
+    return fail(
+        StatusCode::kResourceExhausted,
+        fmt::format("the KV cap has {} bytes free ({}); this prompt of {} tokens plus {} "
+                    "generated needs {} bytes ({})",
+                    free, format_bytes(free), prompt.size(), answer, needed, format_bytes(needed)));
+  }
+  return {};
+}
+
+Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
+                                          const GeneratorOptions& options, Sampler& sampler,
+                                          const GeneratorCallbacks& callbacks,
+                                          const std::atomic<bool>& cancelled) {
+  if (auto checked = check(prompt, options); !checked) {
+    return fail(std::move(checked.error()));
+  }
+  const OpenSequence sequence(kv_);
+  GenerationResult result;
+  const auto finish = [&](FinishReason reason) {
+    const KVCacheStats stats = kv_.stats();
+    result.kv_used_bytes = stats.used_bytes;
+    result.kv_cap_bytes = stats.cap_bytes;
+    result.finish_reason = reason;
+    return result;
+  };
+
+  const auto prefill_start = Clock::now();
+  std::span<const float> logits;
+  const int prompt_tokens = static_cast<int>(prompt.size());
+  while (result.prompt_tokens < prompt_tokens) {
+    if (cancelled.load(std::memory_order_relaxed)) {
+      return finish(FinishReason::kCancelled);
+    }
+    const int count = std::min(options.chunk_tokens, prompt_tokens - result.prompt_tokens);
+    if (!kv_.extend(sequence.id(), count)) {
+      return fail(StatusCode::kResourceExhausted,
+                  fmt::format("the KV cap is full after {} of the prompt's {} tokens",
+                              result.prompt_tokens, prompt_tokens));
+    }
+    const auto chunk = prompt.subspan(static_cast<std::size_t>(result.prompt_tokens),
+                                      static_cast<std::size_t>(count));
+    auto output =
+        forward(runner_, kv_, sequence.id(), chunk, result.prompt_tokens + count == prompt_tokens);
+    if (!output) {
+      return fail(std::move(output.error()));
+    }
+    logits = *output;
+    for (const TokenId token : chunk) {
+      sampler.accept(token);
+    }
+    result.prompt_tokens += count;
+    result.prefill_seconds = seconds_since(prefill_start);
+    if (callbacks.on_prefill) {
+      callbacks.on_prefill(result.prompt_tokens, prompt_tokens);
+    }
+  }
+  runner_.take_step_times();  // from here on they are those of decoding
+
+  const int room = options.context_tokens - prompt_tokens;
+  const int limit = options.max_tokens < 0 ? room : std::min(options.max_tokens, room);
+  TextStream stream(text_, options, callbacks);
+  const auto end_text = [&](FinishReason reason) {
+    return finish(stream.finish() ? reason : FinishReason::kCancelled);
+  };
+  const auto decode_start = Clock::now();
+  while (true) {
+    if (cancelled.load(std::memory_order_relaxed)) {
+      return end_text(FinishReason::kCancelled);
+    }
+    auto token = sampler.sample(logits);
+    if (!token) {
+      return fail(std::move(token.error()));
+    }
+    ++result.generated_tokens;
+    if (text_.is_end(*token)) {
+      return end_text(FinishReason::kStop);
+    }
+    if (!stream.push(*token)) {
+      return finish(FinishReason::kCancelled);
+    }
+    if (stream.stopped()) {
+      return finish(FinishReason::kStop);
+    }
+    if (result.generated_tokens == limit || !kv_.extend(sequence.id(), 1)) {
+      return end_text(FinishReason::kLength);
+    }
+    auto output = forward(runner_, kv_, sequence.id(), {&*token, 1}, /*want_logits=*/true);
+    if (!output) {
+      return fail(std::move(output.error()));
+    }
+    logits = *output;
+    ++result.decode_steps;
+    result.decode_seconds = seconds_since(decode_start);
+  }
+}
+
+}  // namespace karez
