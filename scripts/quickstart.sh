@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# From nothing to an answer: installs what is missing, builds build/release/karez, and lets a small
+# model answer a question about a licence text that is on every Debian machine.
+#
+#   scripts/quickstart.sh [-- ARGUMENTS OF karez generate]
+#
+# Arguments after -- are added to the command, for example -- -p "Who may use this?" -n 50
+# The first run takes 5 to 10 minutes on 2 cores, most of it building ggml; the next ones start at
+# once.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+case "${1:-}" in
+  "") ;;
+  --) shift ;;
+  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  *) echo "quickstart.sh: unknown argument '$1'; put arguments of karez generate after --" >&2; exit 2 ;;
+esac
+
+bash scripts/setup.sh
+
+# Quiet when there is nothing to do: CMake configures by itself when its files change.
+if [[ ! -e build/release/build.ninja ]]; then
+  log=build/release-configure.log
+  cmake --preset release -DKAREZ_BUILD_TESTS=OFF > "$log" 2>&1 || { cat "$log" >&2; exit 1; }
+fi
+if ! ninja -C build/release -n karez | grep -q '^ninja: no work to do'; then
+  echo "== building karez (1 to 3 minutes on 2 cores)" >&2
+  cmake --build build/release --target karez --parallel "$(nproc)" >&2
+fi
+
+text=/usr/share/common-licenses/MPL-2.0
+question="Above is a licence. In a few sentences: what may I do with the software, and what must I do \
+if I give it to others?"
+if [[ ! -r "$text" ]]; then
+  text=build/question.txt
+  echo "== this is not Debian: the question is about this repository's own pages instead" >&2
+  cat docs/*.md README.md CONTRIBUTING.md > "$text"
+  question="Above are the pages of a project. In a few sentences: what is it?"
+fi
+
+command=(build/release/karez generate -m models/SmolLM2-135M-Instruct.Q4_1.gguf
+  -f "$text" -p "$question" -n 160 --temp 0 "$@")
+printf '== %s\n' "$(printf '%q ' "${command[@]}")" >&2
+exec "${command[@]}"
