@@ -4,11 +4,11 @@
 #include <sys/mman.h>
 
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/system_memory.h"
 
 namespace karez {
 
@@ -18,9 +18,13 @@ constexpr std::size_t kHugePageBytes = 2U << 20U;
 
 Expected<Arena> Arena::create(std::size_t bytes) {
   KAREZ_CHECK(bytes > 0, "an arena has at least one byte");
-  if (bytes > std::numeric_limits<std::size_t>::max() / 2) {
+  // Mapping more would succeed, because pages are handed out on first touch, and end in a kill.
+  const std::int64_t limit = memory_limit_bytes();
+  if (bytes > static_cast<std::size_t>(limit)) {
     return fail(StatusCode::kResourceExhausted,
-                fmt::format("cannot map {} bytes: more than the address space", bytes));
+                fmt::format("{} bytes of memory are asked for, this machine or container has {} "
+                            "({})",
+                            bytes, limit, format_bytes(limit)));
   }
   // One huge page more than asked for, so that the part handed out can start at a huge page.
   const std::size_t mapping_size = bytes + kHugePageBytes;

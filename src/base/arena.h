@@ -16,7 +16,7 @@ namespace karez {
 class Arena {
  public:
   // bytes > 0; the mapping starts at a multiple of 2 MiB and is zero.
-  // Fails: kResourceExhausted if the system has no address space or memory for it.
+  // Fails: kResourceExhausted if it is more than memory_limit_bytes(), or the system refuses.
   static Expected<Arena> create(std::size_t bytes);
 
   Arena(Arena&& other) noexcept;

@@ -13,7 +13,7 @@ namespace karez {
 namespace {
 
 // 0 if the unit is unknown.
-double unit_bytes(std::string_view unit) {
+long double unit_bytes(std::string_view unit) {
   std::string lower;
   for (const char c : unit) {
     lower.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
@@ -28,9 +28,9 @@ double unit_bytes(std::string_view unit) {
   }
   const std::string_view rest = std::string_view(lower).substr(1);
   if (rest.empty() || rest == "ib") {
-    return std::pow(1024.0, static_cast<double>(power + 1));
+    return std::pow(1024.0L, static_cast<long double>(power + 1));
   }
-  return rest == "b" ? std::pow(1000.0, static_cast<double>(power + 1)) : 0;
+  return rest == "b" ? std::pow(1000.0L, static_cast<long double>(power + 1)) : 0;
 }
 
 }  // namespace
@@ -42,23 +42,23 @@ Expected<std::int64_t> parse_bytes(std::string_view text) {
                             "or 1000000",
                             text));
   };
-  double number = 0;
+  // long double holds every std::int64_t exactly.
+  long double number = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
-  if (error != std::errc() || !std::isfinite(number) || number < 0) {
+  if (error != std::errc() || !std::isfinite(number) || std::signbit(number)) {
     return bad();
   }
   const char* unit = rest;
   while (unit != end && *unit == ' ') {
     ++unit;
   }
-  const double bytes = number * unit_bytes({unit, static_cast<std::size_t>(end - unit)});
-  const bool unit_known = unit_bytes({unit, static_cast<std::size_t>(end - unit)}) > 0;
-  constexpr double kLimit = 9.0e18;  // just below 2^63
-  if (!unit_known || bytes > kLimit) {
+  const long double factor = unit_bytes({unit, static_cast<std::size_t>(end - unit)});
+  constexpr long double kLimit = 9223372036854775808.0L;  // 2^63
+  if (factor == 0 || number * factor >= kLimit) {
     return bad();
   }
-  return static_cast<std::int64_t>(bytes);
+  return static_cast<std::int64_t>(number * factor);
 }
 
 std::string format_bytes(std::int64_t bytes) {

@@ -25,7 +25,7 @@ class KVLayerView {
   KVLayerView(std::byte* base, std::size_t slot_bytes, const SlotId* slots, std::size_t head_stride)
       : base_(base), slot_bytes_(slot_bytes), slots_(slots), head_stride_(head_stride) {}
 
-  // Slots of one head, indexed by BlockId value.
+  // Slots of one head, indexed by the values of the BlockIds of this layer's group.
   const SlotId* slots_of_head(int kv_head) const {
     return slots_ + static_cast<std::size_t>(kv_head) * head_stride_;
   }

@@ -14,7 +14,12 @@
 //
 // Thread: one owner thread for every non-const call. While a step runs, worker threads may read
 // tables and views and write the tokens of the step into blocks that extend() made private.
-// Cost: extend, fork and truncate are linear in the number of blocks that they touch.
+// Cost: linear in the number of blocks that a call touches; extend() by one token is O(layer
+// groups) unless it needs a block.
+//
+// Metadata, with S slots, G layer groups and B blocks that could exist (S / (layers x heads),
+// summed over the groups): 4 S G for the slot table, S / 8 + B / 8 for free lists, 8 B for counts,
+// and 4 bytes for each block table entry. With 4 KiB slots and one group that is 0.1 % of the cap.
 #pragma once
 
 #include <cstdint>
@@ -35,27 +40,30 @@ namespace karez {
 struct KVCacheStats {
   std::int64_t slots_total = 0;
   std::int64_t slots_used = 0;
-  std::int64_t cap_bytes = 0;   // slots_total x slot bytes: what was mapped
-  std::int64_t used_bytes = 0;  // slots_used x slot bytes
-  std::int64_t metadata_bytes =
-      0;                           // tables, reference counts, free lists; see docs/architecture.md
-  std::int64_t blocks_used = 0;    // logical blocks, all groups
-  std::int64_t blocks_shared = 0;  // of these, with two references or more
-  std::int64_t copies = 0;         // logical blocks copied on write since create()
+  std::int64_t cap_bytes = 0;       // slots_total x slot bytes: what was mapped
+  std::int64_t used_bytes = 0;      // slots_used x slot bytes
+  std::int64_t metadata_bytes = 0;  // tables, counts, free lists: what they take now
+  std::int64_t blocks_used = 0;     // logical blocks, all groups
+  std::int64_t blocks_shared = 0;   // of these, with two references or more
+  std::int64_t copies = 0;          // logical blocks copied on write since create()
 };
 
 class KVCacheManager {
  public:
-  // Fails: as KVCacheSpec::validate() and BlockPool::create().
+  // A cap that holds less than one block of each group is allowed; extend() then always says false.
+  // Fails: as KVCacheSpec::validate() and LogicalBlocks::create().
   static Expected<std::unique_ptr<KVCacheManager>> create(const KVCacheSpec& spec,
                                                           std::int64_t cap_bytes);
+  // Requires: all pins are gone.
   ~KVCacheManager();
+
+  // Every call that takes a sequence requires that it is open.
 
   // An empty sequence. Takes no slots.
   SequenceId open();
   // A new sequence with the first num_tokens of parent; shares all their blocks. Takes no slots.
-  // Requires: num_tokens <= num_tokens(parent). None: a sliding window of the parent has already
-  // released blocks that a sequence of that length reads.
+  // Requires: num_tokens <= num_tokens(parent). None: the parent has released blocks (sliding
+  // window) that the next row of a sequence of that length reads.
   [[nodiscard]] std::optional<SequenceId> fork(SequenceId parent, int num_tokens);
   // Gives up all blocks of the sequence; the id is invalid afterwards.
   void close(SequenceId sequence);
@@ -63,17 +71,21 @@ class KVCacheManager {
   // Makes room for num_tokens more tokens in every layer group and counts them as present; the
   // caller then writes them. All or nothing. A last block that others share is copied.
   // Blocks that no later token reads (sliding windows) are released, also when the answer is false.
-  // False: too few free slots (not an error: the caller evicts, preempts or waits).
+  // By 0 tokens it takes nothing.
+  // False: too few free slots (not an error: the caller evicts, preempts or waits), or more tokens
+  // than an int counts.
   [[nodiscard]] bool extend(SequenceId sequence, int num_tokens);
-  // Slots that extend() would take from the pool now, net of what it would release first.
+  // Slots that extend() would take from the pool now, net of what it would release first (negative
+  // if it releases more). extend() says true if that many are free.
   std::int64_t slots_needed(SequenceId sequence, int num_tokens) const;
   // Forgets all tokens from num_tokens on.
-  // False, without effect: a sliding window has released blocks that the shorter sequence reads.
+  // Requires: num_tokens <= num_tokens(sequence).
+  // False, without effect: as fork() says none.
   [[nodiscard]] bool truncate(SequenceId sequence, int num_tokens);
 
   int num_tokens(SequenceId sequence) const;
   BlockTableView table(SequenceId sequence, int group) const;
-  // Keeps all blocks of the sequence in place until the pin is gone.
+  // Keeps all blocks that the sequence has now in place until the pin is gone.
   BlockPin pin(SequenceId sequence);
 
   const KVCacheSpec& spec() const;

@@ -3,9 +3,8 @@
 // Layers with the same attention window form a *layer group*: they hold the same tokens, so a
 // sequence has one block table for each group. A model without sliding windows has one group.
 //
-//   slot bytes = 16 tokens x head_dim x 2 (keys, values) x bytes of the type (+ 2 x 16 scales,
-//   q8_0),
-//                rounded up to 64
+//   slot bytes = 16 tokens x head_dim x 2 (keys, values) x bytes of the type
+//                (q8_0: + 2 x 16 f32 scales), rounded up to 64
 //
 // Thread: a value; immutable in use.
 #pragma once
@@ -18,6 +17,9 @@
 #include "kv/kv_types.h"
 
 namespace karez {
+
+// Each group has an index of its own from blocks to slots, so their number is bounded.
+inline constexpr int kMaxLayerGroups = 8;
 
 // Layers that keep the same tokens.
 struct LayerGroup {
@@ -33,6 +35,7 @@ struct KVCacheSpec {
   std::vector<int> layer_windows;  // [num_layers], 0: full attention. Empty: all layers full.
 
   // Fails: kInvalidArgument naming the field, its value and the allowed range.
+  // Everything below requires a valid spec.
   Expected<void> validate() const;
 
   // Groups in ascending order of their first layer.
@@ -42,8 +45,9 @@ struct KVCacheSpec {
   std::size_t slot_bytes() const;
   // Bytes that a token of a long sequence adds: full-attention layers only.
   std::size_t bytes_per_token() const;
-  // Slots that a sequence of num_tokens occupies: whole blocks, windows applied as
-  // KVCacheManager::extend() applies them for steps of step_tokens.
+  // The most slots that a sequence occupies while it is extended from empty to num_tokens in steps
+  // of step_tokens > 0 (the last one may be shorter): whole blocks, windows applied as
+  // KVCacheManager::extend() applies them. Exact; saturates at the largest int64.
   std::int64_t slots_for_sequence(std::int64_t num_tokens, std::int64_t step_tokens) const;
 };
 

@@ -1,0 +1,173 @@
+#include "kv/logical_blocks.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace karez {
+
+Expected<LogicalBlocks> LogicalBlocks::create(const KVCacheSpec& spec, std::int64_t cap_bytes) {
+  auto pool = BlockPool::create(spec.slot_bytes(), cap_bytes);
+  if (!pool) {
+    return fail(pool.error());
+  }
+  std::vector<LayerGroup> groups = spec.layer_groups();
+  std::int64_t num_ids = 0;
+  for (const LayerGroup& group : groups) {
+    num_ids +=
+        pool->num_slots() / (static_cast<std::int64_t>(group.layers.size()) * spec.num_kv_heads);
+  }
+  if (num_ids > std::int64_t{BlockId::kNoneValue}) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("the KV cap is {} bytes, which is {} logical blocks; allowed are at "
+                            "most {}",
+                            cap_bytes, num_ids, BlockId::kNoneValue));
+  }
+  return LogicalBlocks(spec, std::move(groups), std::move(*pool));
+}
+
+LogicalBlocks::LogicalBlocks(const KVCacheSpec& spec, std::vector<LayerGroup> groups,
+                             BlockPool pool)
+    : pool_(std::move(pool)),
+      num_kv_heads_(spec.num_kv_heads),
+      groups_(std::move(groups)),
+      places_(static_cast<std::size_t>(spec.num_layers)) {
+  std::uint32_t num_ids = 0;
+  std::size_t num_entries = 0;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const auto slots_per_block =
+        static_cast<std::int64_t>(groups_[g].layers.size()) * num_kv_heads_;
+    const std::int64_t blocks = pool_.num_slots() / slots_per_block;
+    ranges_.push_back(Range{num_ids, slots_per_block, num_entries, FreeIds(blocks)});
+    for (const int layer : groups_[g].layers) {
+      places_[index(layer)] = LayerPlace{static_cast<int>(g), num_entries};
+      num_entries += static_cast<std::size_t>(num_kv_heads_ * blocks);
+    }
+    num_ids += static_cast<std::uint32_t>(blocks);
+  }
+  slots_.resize(num_entries);
+  references_.resize(num_ids);
+  pins_.resize(num_ids);
+}
+
+bool LogicalBlocks::allocate(int group, std::span<BlockId> out) {
+  Range& range = ranges_[index(group)];
+  const auto count = static_cast<std::int64_t>(out.size());
+  if (count > pool_.num_free() / range.slots_per_block) {
+    return false;
+  }
+  // Ids cannot run out before slots: a range has an id for each block that the whole pool can hold.
+  for (BlockId& block : out) {
+    block = BlockId(range.first_id + range.free.take());
+    references_[block.value] = 1;
+  }
+  taken_.resize(out.size());
+  std::size_t row = range.first_entry;
+  for (std::int64_t i = 0; i < range.slots_per_block; ++i) {
+    KAREZ_CHECK(pool_.allocate(taken_), "the pool has fewer free slots than it said");
+    for (std::size_t b = 0; b < out.size(); ++b) {
+      slots_[row + (out[b].value - range.first_id)] = taken_[b];
+    }
+    row += stride(range);
+  }
+  return true;
+}
+
+void LogicalBlocks::add_reference(BlockId block) {
+  KAREZ_CHECK(references_[block.value] > 0, "a free block cannot be shared");
+  if (++references_[block.value] == 2) {
+    ++num_shared_;
+  }
+}
+
+void LogicalBlocks::drop_reference(BlockId block) {
+  KAREZ_CHECK(references_[block.value] > 0, "the block has no reference to drop");
+  if (--references_[block.value] == 1) {
+    --num_shared_;
+  }
+  free_if_unused(block);
+}
+
+void LogicalBlocks::pin(BlockId block) {
+  KAREZ_CHECK(references_[block.value] > 0, "a free block cannot be pinned");
+  ++pins_[block.value];
+  ++num_pins_;
+}
+
+void LogicalBlocks::unpin(BlockId block) {
+  KAREZ_CHECK(pins_[block.value] > 0, "the block has no pin to drop");
+  --pins_[block.value];
+  --num_pins_;
+  free_if_unused(block);
+}
+
+void LogicalBlocks::free_if_unused(BlockId block) {
+  if (references_[block.value] > 0 || pins_[block.value] > 0) {
+    return;
+  }
+  Range& range = range_of(block);
+  const std::uint32_t id = block.value - range.first_id;
+  std::size_t entry = range.first_entry + id;
+  for (std::int64_t i = 0; i < range.slots_per_block; ++i) {
+    pool_.release(std::exchange(slots_[entry], SlotId::none()));
+    entry += stride(range);
+  }
+  range.free.give_back(id);
+}
+
+void LogicalBlocks::copy(BlockId from, BlockId to) {
+  const Range& range = range_of(from);
+  KAREZ_CHECK(&range == &range_of(to), "blocks of different layer groups");
+  std::size_t from_entry = range.first_entry + (from.value - range.first_id);
+  std::size_t to_entry = range.first_entry + (to.value - range.first_id);
+  for (std::int64_t i = 0; i < range.slots_per_block; ++i) {
+    std::memcpy(pool_.data(slots_[to_entry]), pool_.data(slots_[from_entry]), pool_.slot_bytes());
+    from_entry += stride(range);
+    to_entry += stride(range);
+  }
+}
+
+LogicalBlocks::Range& LogicalBlocks::range_of(BlockId block) {
+  std::size_t g = ranges_.size() - 1;
+  while (ranges_[g].first_id > block.value) {
+    --g;
+  }
+  return ranges_[g];
+}
+
+int LogicalBlocks::group_of_layer(int layer) const { return places_[index(layer)].group; }
+
+KVLayerView LogicalBlocks::layer(int layer) const {
+  const LayerPlace& place = places_[index(layer)];
+  const Range& range = ranges_[index(place.group)];
+  // Rows are indexed by the ids themselves, so they start first_id entries early. That stays inside
+  // slots_: the groups before have at least one entry for each of their blocks.
+  const SlotId* rows = slots_.data() + (place.first_entry - range.first_id);
+  return KVLayerView(pool_.base(), pool_.slot_bytes(), rows, stride(range));
+}
+
+std::int64_t LogicalBlocks::num_used() const {
+  std::int64_t used = 0;
+  for (const Range& range : ranges_) {
+    used += range.free.size() - range.free.num_free();
+  }
+  return used;
+}
+
+std::size_t LogicalBlocks::metadata_bytes() const {
+  std::size_t bytes = pool_.metadata_bytes() + places_.capacity() * sizeof(LayerPlace) +
+                      (slots_.capacity() + taken_.capacity()) * sizeof(SlotId) +
+                      (references_.capacity() + pins_.capacity()) * sizeof(std::uint32_t);
+  for (const Range& range : ranges_) {
+    bytes += sizeof(Range) + range.free.metadata_bytes();
+  }
+  for (const LayerGroup& group : groups_) {
+    bytes += sizeof(LayerGroup) + group.layers.capacity() * sizeof(int);
+  }
+  return bytes;
+}
+
+}  // namespace karez

@@ -1,0 +1,105 @@
+// Logical blocks: which exist, how often they are referenced and pinned, and which slots hold them.
+//
+//   free --allocate--> referenced --last drop_reference--> free, or pinned until the last unpin
+//
+// One id space for all layer groups: the ids of a group are one range, so an id says its group.
+// Does not know sequences; KVCacheManager keeps one reference for each block table entry.
+//
+// Memory: the slot table takes 4 bytes for each slot and layer group (any group may fill the whole
+// pool), a block 8 bytes of counts, and free lists one bit for each slot and block.
+//
+// Thread: one owner thread; layer() views may be read by others while the owner changes nothing.
+// Owns: the pool.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/block_pool.h"
+#include "kv/block_table.h"
+#include "kv/free_ids.h"
+#include "kv/kv_cache_spec.h"
+#include "kv/kv_types.h"
+
+namespace karez {
+
+class LogicalBlocks {
+ public:
+  // Requires: spec is valid.
+  // Fails: as BlockPool::create(); kInvalidArgument if there would be more blocks than ids.
+  static Expected<LogicalBlocks> create(const KVCacheSpec& spec, std::int64_t cap_bytes);
+
+  // Takes out.size() blocks with all their slots and one reference each, or nothing (false).
+  // Slots are taken in the order layer, head, block.
+  [[nodiscard]] bool allocate(int group, std::span<BlockId> out);
+  void add_reference(BlockId block);
+  void drop_reference(BlockId block);
+  void pin(BlockId block);
+  void unpin(BlockId block);
+  // Copies the bytes of all slots. Requires: blocks of the same group.
+  void copy(BlockId from, BlockId to);
+
+  bool is_shared(BlockId block) const { return references_[block.value] > 1; }
+  // The next drop_reference() frees the slots.
+  bool is_last_reference(BlockId block) const {
+    return references_[block.value] == 1 && pins_[block.value] == 0;
+  }
+
+  std::int64_t slots_per_block(int group) const { return ranges_[index(group)].slots_per_block; }
+  const std::vector<LayerGroup>& groups() const { return groups_; }
+  int group_of_layer(int layer) const;
+  KVLayerView layer(int layer) const;
+  const BlockPool& pool() const { return pool_; }
+
+  std::int64_t num_used() const;  // blocks with slots
+  std::int64_t num_shared() const { return num_shared_; }
+  std::int64_t num_pins() const { return num_pins_; }
+  std::size_t metadata_bytes() const;
+
+  std::size_t num_ids() const { return references_.size(); }
+  // Empty if every block has expected_references[block] references and each slot of the pool is
+  // free or owned by one block; else a description of the first that does not hold.
+  std::string check(std::span<const std::uint32_t> expected_references) const;
+
+ private:
+  // The blocks of one layer group: ids [first_id, first_id + free.size()).
+  struct Range {
+    std::uint32_t first_id;
+    std::int64_t slots_per_block;  // layers of the group x KV heads
+    std::size_t first_entry;       // of the group in slots_
+    FreeIds free;
+  };
+  struct LayerPlace {
+    int group;
+    std::size_t first_entry;  // of the layer in slots_
+  };
+
+  LogicalBlocks(const KVCacheSpec& spec, std::vector<LayerGroup> groups, BlockPool pool);
+
+  static std::size_t index(int group) { return static_cast<std::size_t>(group); }
+  Range& range_of(BlockId block);
+  void free_if_unused(BlockId block);
+  // The slots of one block lie this far apart in slots_, from its first entry on.
+  static std::size_t stride(const Range& range) {
+    return static_cast<std::size_t>(range.free.size());
+  }
+  std::string check_block(const Range& range, std::uint32_t id, std::uint32_t expected_references,
+                          std::vector<bool>& seen) const;
+
+  BlockPool pool_;
+  int num_kv_heads_;
+  std::vector<LayerGroup> groups_;
+  std::vector<Range> ranges_;       // [num_groups]
+  std::vector<LayerPlace> places_;  // [num_layers]
+  std::vector<SlotId> slots_;       // for each group [layers of the group][num_kv_heads][blocks]
+  std::vector<SlotId> taken_;       // scratch of allocate()
+  std::vector<std::uint32_t> references_;  // [num_ids]
+  std::vector<std::uint32_t> pins_;        // [num_ids]
+  std::int64_t num_shared_ = 0;
+  std::int64_t num_pins_ = 0;
+};
+
+}  // namespace karez

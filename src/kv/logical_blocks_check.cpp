@@ -1,0 +1,74 @@
+// The invariants of logical blocks, for tests and for debugging a corrupted store.
+#include <fmt/format.h>
+
+#include "kv/logical_blocks.h"
+
+namespace karez {
+
+std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_references) const {
+  if (expected_references.size() != references_.size()) {
+    return fmt::format("{} reference counts are expected for {} blocks", expected_references.size(),
+                       references_.size());
+  }
+  std::vector<bool> seen(static_cast<std::size_t>(pool_.num_slots()));
+  std::int64_t slots_owned = 0;
+  std::int64_t shared = 0;
+  std::int64_t pins = 0;
+  for (const Range& range : ranges_) {
+    for (std::uint32_t i = 0; i < range.free.size(); ++i) {
+      const std::uint32_t id = range.first_id + i;
+      std::string problem = check_block(range, id, expected_references[id], seen);
+      if (!problem.empty()) {
+        return problem;
+      }
+      slots_owned += range.free.is_free(i) ? 0 : range.slots_per_block;
+      shared += references_[id] > 1 ? 1 : 0;
+      pins += pins_[id];
+    }
+  }
+  if (slots_owned != pool_.num_held()) {
+    return fmt::format("blocks own {} slots, the pool has handed out {}", slots_owned,
+                       pool_.num_held());
+  }
+  if (shared != num_shared_ || pins != num_pins_) {
+    return fmt::format("{} blocks are shared and {} pins are held, counted were {} and {}", shared,
+                       pins, num_shared_, num_pins_);
+  }
+  return {};
+}
+
+std::string LogicalBlocks::check_block(const Range& range, std::uint32_t id,
+                                       std::uint32_t expected_references,
+                                       std::vector<bool>& seen) const {
+  if (references_[id] != expected_references) {
+    return fmt::format("block {} has {} references, {} are expected", id, references_[id],
+                       expected_references);
+  }
+  const bool used = references_[id] > 0 || pins_[id] > 0;
+  if (used == range.free.is_free(id - range.first_id)) {
+    return fmt::format("block {} with {} references and {} pins is {}", id, references_[id],
+                       pins_[id], used ? "free" : "not free");
+  }
+  std::size_t entry = range.first_entry + (id - range.first_id);
+  for (std::int64_t i = 0; i < range.slots_per_block; ++i) {
+    const SlotId slot = slots_[entry];
+    entry += stride(range);
+    if (used == slot.is_none()) {
+      return fmt::format("block {} has {} slot {}", id, used ? "no" : "still a", i);
+    }
+    if (!used) {
+      continue;
+    }
+    if (slot.value >= pool_.num_slots() || !pool_.is_held(slot)) {
+      return fmt::format("block {} owns slot {}, which the pool has not handed out", id,
+                         slot.value);
+    }
+    if (seen[slot.value]) {
+      return fmt::format("slot {} has two owners, one is block {}", slot.value, id);
+    }
+    seen[slot.value] = true;
+  }
+  return {};
+}
+
+}  // namespace karez
