@@ -95,12 +95,8 @@ std::int64_t kv_bytes_for_sequence(const KVCacheSpec& spec, std::int64_t num_tok
          static_cast<std::int64_t>(spec.slot_bytes());
 }
 
-Generator::Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text)
-    : runner_(runner), kv_(kv), text_(std::move(text)) {}
-
-Expected<void> Generator::check(std::span<const TokenId> prompt,
-                                const GeneratorOptions& options) const {
-  const int vocab_size = runner_.config().vocab_size;
+Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOptions& options,
+                            int vocab_size, const KVCacheManager& kv) {
   if (prompt.empty()) {
     return fail(StatusCode::kInvalidArgument, "the prompt is empty");
   }
@@ -134,8 +130,8 @@ Expected<void> Generator::check(std::span<const TokenId> prompt,
       options.max_tokens < 0 ? 1 : static_cast<std::size_t>(options.max_tokens);
   const std::size_t answer = std::min(wanted, context - prompt.size());
   const auto total = static_cast<std::int64_t>(prompt.size() + answer - 1);
-  const KVCacheStats stats = kv_.stats();
-  const std::int64_t needed = kv_bytes_for_sequence(kv_.spec(), total, options.chunk_tokens);
+  const KVCacheStats stats = kv.stats();
+  const std::int64_t needed = kv_bytes_for_sequence(kv.spec(), total, options.chunk_tokens);
   const std::int64_t free = stats.cap_bytes - stats.used_bytes;
   if (needed > free) {
     return fail(
@@ -147,11 +143,14 @@ Expected<void> Generator::check(std::span<const TokenId> prompt,
   return {};
 }
 
+Generator::Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text)
+    : runner_(runner), kv_(kv), text_(std::move(text)) {}
+
 Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
                                           const GeneratorOptions& options, Sampler& sampler,
                                           const GeneratorCallbacks& callbacks,
                                           const std::atomic<bool>& cancelled) {
-  if (auto checked = check(prompt, options); !checked) {
+  if (auto checked = check_prompt(prompt, options, runner_.config().vocab_size, kv_); !checked) {
     return fail(std::move(checked.error()));
   }
   const OpenSequence sequence(kv_);

@@ -63,25 +63,28 @@ struct GenerationResult {
 std::int64_t kv_bytes_for_sequence(const KVCacheSpec& spec, std::int64_t num_tokens,
                                    int chunk_tokens);
 
+// Whether this prompt can run; Generator::run() asks the same. Callers ask before they load a
+// model.
+// Fails: kInvalidArgument for an empty prompt, one with a token outside the vocabulary, one that
+//        leaves no room for an answer in the context, or options out of range;
+//        kResourceExhausted if the KV cap cannot hold the prompt and what max_tokens asks for
+//        (with -1: and one token), naming the figure needed.
+Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOptions& options,
+                            int vocab_size, const KVCacheManager& kv);
+
 class Generator {
  public:
   // All must outlive the generator.
   Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text);
 
   // Ends with kLength when max_tokens, the context or the KV cap is reached. The runner's step
-  // times afterwards are those of the answer's steps, without the prompt's. Fails: kInvalidArgument
-  // for an empty prompt, one with a token outside the vocabulary, or one
-  //        that leaves no room for an answer in the context;
-  //        kResourceExhausted if the KV cap cannot hold the prompt and what max_tokens asks for
-  //        (with -1: and one token), naming the figure needed;
-  //        as ModelRunner::forward() and Sampler::sample().
+  // times afterwards are those of the answer's steps, without the prompt's.
+  // Fails: as check_prompt(), ModelRunner::forward() and Sampler::sample().
   Expected<GenerationResult> run(std::span<const TokenId> prompt, const GeneratorOptions& options,
                                  Sampler& sampler, const GeneratorCallbacks& callbacks,
                                  const std::atomic<bool>& cancelled);
 
  private:
-  Expected<void> check(std::span<const TokenId> prompt, const GeneratorOptions& options) const;
-
   ModelRunner& runner_;
   KVCacheManager& kv_;
   TokenText text_;

@@ -1,0 +1,99 @@
+#include "cli/generate_report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "cli/terminal.h"
+
+namespace karez {
+namespace {
+
+double rate(int count, double seconds) { return seconds > 0 ? count / seconds : 0; }
+
+std::string_view name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "unknown";
+}
+
+std::string_view explain(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "the answer is complete";
+    case FinishReason::kLength:
+      return "no room or no tokens left (-n, -c, --kv-fast-bytes)";
+    case FinishReason::kCancelled:
+      return "interrupted";
+    case FinishReason::kError:
+      return "failed";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string to_table(const GenerateReport& report) {
+  const GenerationResult& r = report.result;
+  std::string text;
+  const auto row = [&](std::string_view what, int tokens, double seconds, double per_second) {
+    text += fmt::format("{:<10} {:>7} tokens {:>12} {:>9} tokens/s\n", what, tokens,
+                        format_seconds(seconds), format_rate(per_second));
+  };
+  row("prompt", r.prompt_tokens, r.prefill_seconds, rate(r.prompt_tokens, r.prefill_seconds));
+  row("generated", r.generated_tokens, r.decode_seconds, rate(r.decode_steps, r.decode_seconds));
+  text +=
+      fmt::format("{:<10} {} of {} ({}, context {})\n", "KV cache", format_bytes(r.kv_used_bytes),
+                  format_bytes(r.kv_cap_bytes), to_string(report.kv_type), report.context_tokens);
+  text += fmt::format("{:<10} {}, {} threads\n", "load", format_seconds(report.load_seconds),
+                      report.threads);
+  text += fmt::format("{:<10} {}: {}\n", "end", name_of(r.finish_reason), explain(r.finish_reason));
+  return text;
+}
+
+std::string to_json(const GenerateReport& report) {
+  const GenerationResult& r = report.result;
+  const StepTimes& times = report.decode_times;
+  const double per_step_ms = times.steps > 0 ? 1000.0 / static_cast<double>(times.steps) : 0;
+  const nlohmann::json run = {
+      {"engine", "karez"},
+      {"model", report.model},
+      {"kv_mode", "dense"},
+      {"kv_type", to_string(report.kv_type)},
+      {"depth", r.prompt_tokens},
+      {"concurrency", 1},
+      {"threads", report.threads},
+      {"prefill_tokens_per_second", rate(r.prompt_tokens, r.prefill_seconds)},
+      {"decode_tokens_per_second", rate(r.decode_steps, r.decode_seconds)},
+      {"step_ms",
+       {{"total", times.total * per_step_ms},
+        {"dense", times.dense * per_step_ms},
+        {"attention", times.attention * per_step_ms},
+        {"other", times.other * per_step_ms}}},
+      {"kv_fast_bytes", r.kv_cap_bytes},
+      {"kv_used_bytes", r.kv_used_bytes},
+      {"context_tokens", report.context_tokens},
+      {"prompt_tokens", r.prompt_tokens},
+      {"generated_tokens", r.generated_tokens},
+      {"prefill_seconds", r.prefill_seconds},
+      {"decode_seconds", r.decode_seconds},
+      {"load_seconds", report.load_seconds},
+      {"seed", report.seed},
+      {"finish_reason", name_of(r.finish_reason)},
+  };
+  // A file name need not be UTF-8.
+  return nlohmann::json{{"runs", nlohmann::json::array({run})}}.dump(
+             2, ' ', false, nlohmann::json::error_handler_t::replace) +
+         "\n";
+}
+
+}  // namespace karez

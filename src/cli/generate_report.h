@@ -1,0 +1,29 @@
+// What a run of `karez generate` cost: the closing table and the same figures as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/generator.h"
+#include "kv/kv_types.h"
+#include "model/model_runner.h"
+
+namespace karez {
+
+struct GenerateReport {
+  GenerationResult result;
+  StepTimes decode_times;
+  double load_seconds = 0;
+  std::string model;  // file name
+  KvType kv_type = KvType::kBf16;
+  int context_tokens = 0;
+  int threads = 0;
+  std::uint32_t seed = 0;
+};
+
+// Four lines for people, aligned.
+std::string to_table(const GenerateReport& report);
+// {"runs": [{...}]} with the keys of `karez bench --json` and some of its own.
+std::string to_json(const GenerateReport& report);
+
+}  // namespace karez

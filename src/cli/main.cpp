@@ -1,0 +1,80 @@
+// The program: finds the command and runs it.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/report.h"
+
+namespace karez {
+namespace {
+
+// llama.cpp's short names with several letters, which the argument parser would read as a row of
+// one-letter flags.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kShortNames = {{
+    {"-ctk", "--cache-type-k"},
+    {"-ctv", "--cache-type-v"},
+    {"-ub", "--ubatch-size"},
+    {"-sys", "--system-prompt"},
+}};
+
+// Flags whose value is free text: it may look like one of the names above.
+constexpr std::array<std::string_view, 7> kTextFlags = {
+    "-p", "--prompt", "--stop", "--grammar", "-sys", "--system-prompt", "-f"};
+
+// In the order that the parser takes: the last argument first.
+std::vector<std::string> reversed_arguments(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  std::string_view previous;
+  for (std::string& argument : arguments) {
+    const bool is_text = std::ranges::find(kTextFlags, previous) != kTextFlags.end();
+    const auto* name = std::ranges::find(kShortNames, std::string_view(argument),
+                                         &std::pair<std::string_view, std::string_view>::first);
+    if (!is_text && name != kShortNames.end()) {
+      argument = name->second;
+    }
+    previous = is_text ? std::string_view() : std::string_view(argument);
+  }
+  std::ranges::reverse(arguments);
+  return arguments;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("LLM inference on the CPU with a paged KV cache under a hard memory cap.", "karez");
+  app.set_version_flag("--version", fmt::format("karez {}", KAREZ_VERSION));
+  app.require_subcommand(1);
+  app.option_defaults()->always_capture_default(false);
+  int exit_code = kExitOk;
+  add_generate_command(app, exit_code);
+  add_inspect_command(app, exit_code);
+  add_bench_command(app, exit_code);
+  try {
+    app.parse(reversed_arguments(argc, argv));
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    return report_error(fmt::format("{} (see karez --help)", error.what()), kExitBadInput);
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace karez
+
+int main(int argc, char** argv) {
+  try {
+    return karez::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return karez::report_error("out of memory", karez::kExitFailure);
+  } catch (const std::exception& error) {
+    return karez::report_error(error.what(), karez::kExitFailure);
+  }
+}
