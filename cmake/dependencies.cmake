@@ -6,6 +6,9 @@ find_package(tl-expected REQUIRED)
 find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # headers only: Asio and Beast
+find_package(OpenSSL REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
 
 set(KAREZ_GGML_VERSION 0.25)  # ggml of llama-cpp-python 0.3.36, the one that the tests run against
 
