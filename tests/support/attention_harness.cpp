@@ -1,0 +1,253 @@
+#include "support/attention_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <thread>
+
+#include "base/check.h"
+
+namespace karez::test {
+namespace {
+
+std::uint32_t mix(std::uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7feb352dU;
+  x = (x ^ (x >> 15)) * 0x846ca68bU;
+  return x ^ (x >> 16);
+}
+
+KVCacheSpec make_spec(const HarnessOptions& options) {
+  KVCacheSpec spec;
+  spec.num_layers = static_cast<int>(options.layer_windows.size());
+  spec.num_kv_heads = options.num_kv_heads;
+  spec.head_dim = options.head_dim;
+  spec.type = options.type;
+  spec.layer_windows = options.layer_windows;
+  return spec;
+}
+
+float scale_of(const HarnessOptions& options) {
+  return options.scale > 0.0F ? options.scale
+                              : 1.0F / std::sqrt(static_cast<float>(options.head_dim));
+}
+
+}  // namespace
+
+void run_on_threads(int num_threads, const std::function<void(int)>& body) {
+  std::vector<std::thread> workers;
+  for (int i = 1; i < num_threads; ++i) {
+    workers.emplace_back(body, i);
+  }
+  body(0);
+  for (std::thread& worker : workers) {
+    worker.join();
+  }
+}
+
+AttentionHarness::AttentionHarness(const HarnessOptions& options) : options_(options) {
+  const KVCacheSpec spec = make_spec(options);
+  const std::int64_t blocks = options.max_tokens / kBlockSize + 64;
+  const std::int64_t cap =
+      blocks * spec.num_layers * spec.num_kv_heads * static_cast<std::int64_t>(spec.slot_bytes());
+  auto kv = KVCacheManager::create(spec, cap);
+  KAREZ_CHECK(kv.has_value(), kv ? "" : kv.error().to_string());
+  kv_ = std::move(*kv);
+  AttentionOptions attention;
+  attention.num_heads = options.num_heads;
+  attention.scale = scale_of(options);
+  attention.logit_softcap = options.softcap;
+  attention.max_threads = options.max_threads;
+  attention.cpu_level = options.cpu_level;
+  auto created = PagedAttention::create(spec, attention);
+  KAREZ_CHECK(created.has_value(), created ? "" : created.error().to_string());
+  attention_ = std::move(*created);
+  scatter_slots();
+}
+
+// Leaves the free slots in an order that no sequence would fill them in.
+void AttentionHarness::scatter_slots() {
+  std::vector<SequenceId> fillers;
+  while (true) {
+    const SequenceId filler = kv_->open();
+    fillers.push_back(filler);
+    if (!kv_->extend(filler, kBlockSize)) {
+      break;
+    }
+  }
+  std::shuffle(fillers.begin(), fillers.end(), std::mt19937(7));
+  for (const SequenceId filler : fillers) {
+    kv_->close(filler);
+  }
+}
+
+SequenceId AttentionHarness::open(std::uint32_t content) {
+  const SequenceId id = kv_->open();
+  contents_[id] = content;
+  return id;
+}
+
+SequenceId AttentionHarness::fork(SequenceId parent, int num_tokens) {
+  const auto id = kv_->fork(parent, num_tokens);
+  KAREZ_CHECK(id.has_value(), "the harness forked out of the window");
+  contents_[*id] = contents_.at(parent);
+  return *id;
+}
+
+void AttentionHarness::close(SequenceId sequence) {
+  kv_->close(sequence);
+  contents_.erase(sequence);
+}
+
+float AttentionHarness::number(Kind kind, std::uint32_t content, int position, int head,
+                               int i) const {
+  std::uint32_t h = mix(static_cast<std::uint32_t>(kind) + 4 * content + 0x9e3779b9U);
+  h = mix(h ^ static_cast<std::uint32_t>(position));
+  h = mix(h ^ static_cast<std::uint32_t>(head * 1024 + i));
+  const float unit = static_cast<float>(h >> 8) / 8388608.0F - 1.0F;
+  switch (kind) {
+    case Kind::kQuery:
+      return unit * options_.query_range;
+    case Kind::kKey:
+      return unit * options_.key_range;
+    case Kind::kValue:
+      break;
+  }
+  return unit;
+}
+
+std::vector<float> AttentionHarness::row(Kind kind, std::uint32_t content, int position) const {
+  const int heads = kind == Kind::kQuery ? options_.num_heads : options_.num_kv_heads;
+  std::vector<float> out;
+  for (int head = 0; head < heads; ++head) {
+    for (int i = 0; i < options_.head_dim; ++i) {
+      out.push_back(number(kind, content, position, head, i));
+    }
+  }
+  return out;
+}
+
+std::vector<float> AttentionHarness::step(const std::vector<RowRange>& ranges, int num_threads,
+                                          bool attend) {
+  const int num_groups = static_cast<int>(kv_->layer_groups().size());
+  std::vector<SequenceRows> sequences;
+  std::vector<float> queries;
+  std::vector<float> keys;
+  std::vector<float> values;
+  int num_rows = 0;
+  for (const RowRange& range : ranges) {
+    SequenceRows rows;
+    rows.first_position = kv_->num_tokens(range.sequence);
+    rows.num_rows = range.num_rows;
+    rows.first_row = num_rows;
+    num_rows += range.num_rows;
+    KAREZ_CHECK(kv_->extend(range.sequence, range.num_rows), "the harness' cap is too small");
+    for (int r = 0; r < range.num_rows; ++r) {
+      const int position = rows.first_position + r;
+      const std::uint32_t content = contents_.at(range.sequence);
+      const auto append = [&](std::vector<float>& to, Kind kind) {
+        const std::vector<float> numbers = row(kind, content, position);
+        to.insert(to.end(), numbers.begin(), numbers.end());
+      };
+      append(queries, Kind::kQuery);
+      append(keys, Kind::kKey);
+      append(values, Kind::kValue);
+    }
+    sequences.push_back(rows);
+  }
+  for (std::size_t s = 0; s < ranges.size(); ++s) {
+    for (int group = 0; group < num_groups; ++group) {
+      sequences[s].tables.push_back(kv_->table(ranges[s].sequence, group));
+    }
+  }
+  const auto head_dim = static_cast<std::size_t>(options_.head_dim);
+  const std::size_t query_floats = static_cast<std::size_t>(options_.num_heads) * head_dim;
+  const std::size_t kv_floats = static_cast<std::size_t>(options_.num_kv_heads) * head_dim;
+  const std::size_t layer_floats = static_cast<std::size_t>(num_rows) * query_floats;
+  std::vector<float> out(options_.layer_windows.size() * layer_floats, NAN);
+  attention_->plan(sequences);
+  for (std::size_t i = 0; i < options_.layer_windows.size(); ++i) {
+    const int layer = static_cast<int>(i);
+    const KVLayerView view = kv_->layer(layer);
+    run_on_threads(num_threads, [&](int thread) {
+      attention_->store(layer, view, {keys.data(), kv_floats}, {values.data(), kv_floats}, thread,
+                        num_threads);
+    });
+    if (attend) {
+      run_on_threads(num_threads, [&](int thread) {
+        attention_->attend(layer, view, {queries.data(), query_floats},
+                           out.data() + i * layer_floats, thread, num_threads);
+      });
+    }
+  }
+  return out;
+}
+
+std::vector<float> AttentionHarness::run(const std::vector<RowRange>& ranges, int num_threads) {
+  return step(ranges, num_threads, true);
+}
+
+void AttentionHarness::fill(SequenceId sequence, int num_tokens) {
+  if (num_tokens > 0) {
+    step({{sequence, num_tokens}}, 1, false);
+  }
+}
+
+const ReferenceTokens& AttentionHarness::reference_tokens(std::uint32_t content, int num_tokens) {
+  ReferenceTokens& tokens = references_[content];
+  const std::size_t row_floats =
+      static_cast<std::size_t>(options_.num_kv_heads) * static_cast<std::size_t>(options_.head_dim);
+  const auto append = [&](std::vector<float>& to, Kind kind) {
+    for (int p = static_cast<int>(to.size() / row_floats); p < num_tokens; ++p) {
+      std::vector<float> numbers = row(kind, content, p);
+      for (std::size_t at = 0; at < numbers.size();
+           at += static_cast<std::size_t>(options_.head_dim)) {
+        const std::span<float> head(&numbers[at], static_cast<std::size_t>(options_.head_dim));
+        if (options_.type == KvType::kBf16) {
+          std::transform(head.begin(), head.end(), head.begin(), through_bf16);
+        } else if (options_.type == KvType::kQ8_0) {
+          std::ranges::copy(through_q8_0(head), head.begin());
+        }
+      }
+      to.insert(to.end(), numbers.begin(), numbers.end());
+    }
+  };
+  append(tokens.keys, Kind::kKey);
+  append(tokens.values, Kind::kValue);
+  return tokens;
+}
+
+double AttentionHarness::error(const std::vector<float>& out, const std::vector<RowRange>& ranges) {
+  ReferenceShape shape;
+  shape.num_heads = options_.num_heads;
+  shape.num_kv_heads = options_.num_kv_heads;
+  shape.head_dim = options_.head_dim;
+  shape.scale = static_cast<double>(scale_of(options_));
+  shape.softcap = static_cast<double>(options_.softcap);
+  double worst = 0.0;
+  std::size_t at = 0;
+  for (const int window : options_.layer_windows) {
+    shape.window = window;
+    for (const RowRange& range : ranges) {
+      const std::uint32_t content = contents_.at(range.sequence);
+      const int end = kv_->num_tokens(range.sequence);
+      const ReferenceTokens& tokens = reference_tokens(content, end);
+      for (int position = end - range.num_rows; position < end; ++position) {
+        std::vector<float> query = row(Kind::kQuery, content, position);
+        if (options_.type != KvType::kF32) {
+          std::transform(query.begin(), query.end(), query.begin(), through_bf16);
+        }
+        for (const float expected : reference_attention(shape, tokens, query, position)) {
+          const double difference = std::fabs(static_cast<double>(out[at++] - expected));
+          // Written so that NaN counts as an error.
+          worst = difference <= worst ? worst : difference;
+          if (std::isnan(difference)) {
+            return difference;
+          }
+        }
+      }
+    }
+  }
+  return worst;
+}
+
+}  // namespace karez::test

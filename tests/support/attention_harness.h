@@ -1,0 +1,81 @@
+// Runs PagedAttention over a real KVCacheManager with scattered slots and made-up rows.
+//
+// Queries, keys and values are functions of (content, position, head, coordinate), so the same
+// sequence can be fed in any chunking, and its expected output can be computed apart.
+// Thread: used by one thread; run() starts its own workers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "attention/paged_attention.h"
+#include "kv/kv_cache_manager.h"
+#include "support/reference_attention.h"
+
+namespace karez::test {
+
+struct HarnessOptions {
+  KvType type = KvType::kF32;
+  CpuLevel cpu_level = CpuLevel::kPortable;
+  int num_heads = 3;
+  int num_kv_heads = 1;
+  int head_dim = 64;
+  std::vector<int> layer_windows = {0};
+  float scale = 0.0F;  // 0: 1 / sqrt(head_dim)
+  float softcap = 0.0F;
+  int max_threads = 1;
+  int max_tokens = 8192;     // over all sequences
+  float query_range = 1.0F;  // queries lie in [-range, range]
+  float key_range = 1.0F;
+};
+
+// Rows to run: the next num_rows tokens of a sequence.
+struct RowRange {
+  SequenceId sequence;
+  int num_rows = 1;
+};
+
+class AttentionHarness {
+ public:
+  explicit AttentionHarness(const HarnessOptions& options);
+
+  KVCacheManager& kv() { return *kv_; }
+  // `content` picks the made-up numbers. Sequences of equal content hold equal tokens.
+  SequenceId open(std::uint32_t content);
+  SequenceId fork(SequenceId parent, int num_tokens);
+  void close(SequenceId sequence);
+
+  // Extends each sequence, stores its rows and attends, in every layer.
+  // Returns [num_layers][rows of all ranges][num_heads * head_dim].
+  std::vector<float> run(const std::vector<RowRange>& ranges, int num_threads);
+  // The same without attending.
+  void fill(SequenceId sequence, int num_tokens);
+
+  // Largest absolute difference between `out` (as run() returned it for `ranges`) and the
+  // reference over keys, values and queries rounded as the KV type rounds them.
+  double error(const std::vector<float>& out, const std::vector<RowRange>& ranges);
+
+  std::int64_t planned_read_bytes(int layer) const { return attention_->planned_read_bytes(layer); }
+
+ private:
+  enum class Kind : std::uint32_t { kQuery, kKey, kValue };
+  void scatter_slots();
+  float number(Kind kind, std::uint32_t content, int position, int head, int i) const;
+  std::vector<float> row(Kind kind, std::uint32_t content, int position) const;
+  const ReferenceTokens& reference_tokens(std::uint32_t content, int num_tokens);
+  std::vector<float> step(const std::vector<RowRange>& ranges, int num_threads, bool attend);
+
+  HarnessOptions options_;
+  std::unique_ptr<KVCacheManager> kv_;
+  std::unique_ptr<PagedAttention> attention_;
+  std::map<SequenceId, std::uint32_t> contents_;
+  std::map<std::uint32_t, ReferenceTokens> references_;
+};
+
+// Calls body(thread) on num_threads threads at once and waits for all.
+void run_on_threads(int num_threads, const std::function<void(int)>& body);
+
+}  // namespace karez::test
