@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+#include "cli/bench_progress.h"
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "cli/text_file.h"
+#include "engine/bench.h"
+#include "engine/bench_peer.h"
+
+namespace karez {
+namespace {
+
+constexpr int kMaxDepth = 1 << 24;
+constexpr int kMaxConcurrency = 256;  // libllama's limit as well
+constexpr int kMaxThreads = 512;
+constexpr int kMaxSteps = 100000;
+constexpr std::size_t kMaxPromptBytes = 256 * kMiB;
+
+struct BenchFlags {
+  BenchOptions options;
+  std::vector<std::string> kv_types = {"bf16"};
+  std::string kv_fast_bytes;
+  std::string compare;
+  std::string json_path;
+};
+
+Expected<BenchOptions> read_flags(const BenchFlags& flags) {
+  BenchOptions options = flags.options;
+  options.kv_types.clear();
+  for (const std::string& name : flags.kv_types) {
+    const auto type = parse_kv_type(name);
+    if (!type) {
+      return fail(type.error());
+    }
+    options.kv_types.push_back(*type);
+  }
+  if (!flags.kv_fast_bytes.empty()) {
+    const auto bytes = parse_bytes(flags.kv_fast_bytes);
+    if (!bytes) {
+      return fail(StatusCode::kInvalidArgument,
+                  fmt::format("--kv-fast-bytes: {}", bytes.error().message()));
+    }
+    if (*bytes == 0) {
+      return fail(StatusCode::kInvalidArgument, "--kv-fast-bytes is 0, allowed are values from 1");
+    }
+    options.kv_fast_bytes = *bytes;
+  }
+  if (!options.prompt_name.empty()) {
+    auto text = read_text_file(options.prompt_name, kMaxPromptBytes);
+    if (!text) {
+      return fail(text.error());
+    }
+    options.prompt_text = std::move(*text);
+  }
+  options.compare_llama = !flags.compare.empty();
+  if (options.peer_settings != "auto") {
+    if (const auto parsed = parse_peer_settings(options.peer_settings); !parsed) {
+      return fail(parsed.error());
+    }
+  }
+  // Each depth continues the prompt of the one before it.
+  std::vector<int>& depths = options.shape.depths;
+  std::sort(depths.begin(), depths.end());
+  depths.erase(std::unique(depths.begin(), depths.end()), depths.end());
+  return options;
+}
+
+int run(const BenchFlags& flags) {
+  const auto options = read_flags(flags);
+  if (!options) {
+    return report_error(options.error());
+  }
+  auto line = std::make_unique<BenchProgressLine>();
+  const auto report =
+      run_bench(*options, [&](std::string_view what, double done) { line->update(what, done); });
+  line.reset();
+  if (!report) {
+    return report_error(report.error());
+  }
+  fmt::print("{}", to_table(*report));
+  if (!flags.json_path.empty()) {
+    const auto written = write_text_file(flags.json_path, to_json(*report).dump(2) + "\n");
+    if (!written) {
+      return report_error(written.error());
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<BenchFlags>();
+  BenchOptions& options = flags->options;
+  options.shape.depths = {512, 4096};
+  options.shape.concurrencies = {1, 8};
+  options.num_threads =
+      std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Measure prefill and decode over depth, concurrency and KV type.");
+  bench->add_option("-m,--model", options.model_path, "GGUF file")->required();
+  bench->add_option("--depth", options.shape.depths, "Tokens in a sequence (512,4096)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxDepth));
+  bench
+      ->add_option("--concurrency", options.shape.concurrencies,
+                   "Sequences that decode together (1,8)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxConcurrency));
+  bench->add_option("--cache-type-k", flags->kv_types, "KV types: bf16, f32, q8_0 (-ctk; bf16)")
+      ->delimiter(',');
+  bench->add_option("-t,--threads", options.num_threads, "Threads (all processors)")
+      ->check(CLI::Range(1, kMaxThreads));
+  bench
+      ->add_option("--generate", options.shape.generate_tokens, "Decode steps of a repetition (32)")
+      ->check(CLI::Range(1, kMaxSteps));
+  bench
+      ->add_option("--repetitions", options.shape.repetitions,
+                   "Repetitions of each decode; medians are shown (5)")
+      ->check(CLI::Range(1, kMaxSteps));
+  bench
+      ->add_option("--prefill-repetitions", options.shape.prefill_repetitions,
+                   "Repetitions of the prompt (1)")
+      ->check(CLI::Range(1, kMaxSteps));
+  bench
+      ->add_option("--ubatch-size", options.step_tokens,
+                   "Prompt tokens computed at once (-ub; 512)")
+      ->check(CLI::Range(1, kMaxDepth));
+  bench->add_option("--kv-fast-bytes", flags->kv_fast_bytes,
+                    "Cap of the KV store, such as 2GiB (what the run needs)");
+  bench
+      ->add_option("--compare", flags->compare,
+                   "Run this engine on the same file and tokens, in turns with ours")
+      ->check(CLI::IsMember({"llama.cpp"}));
+  bench->add_option("--compare-settings", options.peer_settings,
+                    "auto: try and take the fastest; or fa=on|off,k=TYPE,v=TYPE,ub=TOKENS (auto)");
+  bench->add_option("--prompt-file", options.prompt_name,
+                    "Text to take the prompt's tokens from (pseudo-random tokens)");
+  bench->add_option("--seed", options.seed, "Of the pseudo-random tokens (1)");
+  bench->add_option("--json", flags->json_path, "Write all figures to this file");
+  bench->callback([flags, &exit_code] { exit_code = run(*flags); });
+}
+
+}  // namespace karez

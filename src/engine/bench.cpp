@@ -1,0 +1,287 @@
+#include "engine/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string_view>
+#include <utility>
+
+#include "attention/memory_bandwidth.h"
+#include "base/bytes.h"
+#include "engine/bench_engine.h"
+#include "engine/bench_peer.h"
+#include "kv/kv_cache_manager.h"
+#include "model/ggml_model_runner.h"
+#include "model/gguf_file.h"
+#include "model/llama_reference.h"
+#include "model/tokenizer.h"
+
+namespace karez {
+namespace {
+
+std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) {
+      const std::size_t colon = line.find(": ");
+      return colon == std::string::npos ? line : line.substr(colon + 2);
+    }
+  }
+  return "unknown processor";
+}
+
+Expected<void> check_shape(const BenchShape& shape, const ModelConfig& config) {
+  const int needed = shape.max_depth() + shape.generate_tokens;
+  if (needed > config.context_length) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("depth {} and {} generated tokens need a context of {} tokens; the "
+                            "model has {}: the largest depth is {}",
+                            shape.max_depth(), shape.generate_tokens, needed, config.context_length,
+                            std::max(0, config.context_length - shape.generate_tokens)));
+  }
+  return {};
+}
+
+// The base sequence at its deepest and a copy for each concurrent one. Depths are not multiples of
+// the step, so a window's oldest block may stay a little longer than in whole steps.
+std::int64_t needed_kv_bytes(const KVCacheSpec& spec, const BenchShape& shape, int step_tokens) {
+  const std::int64_t base = spec.slots_for_sequence(shape.max_depth(), step_tokens);
+  const std::int64_t copy =
+      spec.slots_for_sequence(shape.max_depth() + shape.generate_tokens, step_tokens);
+  constexpr std::int64_t kSlackBlocks = 2;
+  const std::int64_t slack = kSlackBlocks * spec.num_layers * spec.num_kv_heads;
+  return (base + slack + (copy + slack) * shape.max_concurrency()) *
+         static_cast<std::int64_t>(spec.slot_bytes());
+}
+
+Expected<std::int64_t> kv_cap(const BenchOptions& options, const KVCacheSpec& spec) {
+  const std::int64_t needed = needed_kv_bytes(spec, options.shape, options.step_tokens);
+  if (options.kv_fast_bytes != 0 && options.kv_fast_bytes < needed) {
+    return fail(StatusCode::kResourceExhausted,
+                fmt::format("--kv-fast-bytes is {}; a prompt of {} tokens and {} copies of it, "
+                            "with {} generated tokens each, need {} ({} bytes) as {}",
+                            format_bytes(options.kv_fast_bytes), options.shape.max_depth(),
+                            options.shape.max_concurrency(), options.shape.generate_tokens,
+                            format_bytes(needed), needed, to_string(spec.type)));
+  }
+  return options.kv_fast_bytes != 0 ? options.kv_fast_bytes : needed;
+}
+
+// Tokens that stand for text: control tokens may be special to a model.
+std::vector<TokenId> text_tokens(const Tokenizer& tokenizer) {
+  std::vector<TokenId> tokens;
+  for (TokenId token = 0; token < tokenizer.vocab_size(); ++token) {
+    if (!tokenizer.is_end_of_generation(token) && !tokenizer.piece(token, false).empty()) {
+      tokens.push_back(token);
+    }
+  }
+  return tokens;
+}
+
+Expected<std::vector<TokenId>> tokens_of_text(const Tokenizer& tokenizer,
+                                              const BenchOptions& options) {
+  const auto num_tokens = static_cast<std::size_t>(options.shape.max_depth());
+  auto tokens = tokenizer.tokenize(options.prompt_text, true, false);
+  if (!tokens) {
+    return fail(tokens.error().code(),
+                fmt::format("{}: {}", options.prompt_name, tokens.error().message()));
+  }
+  if (tokens->size() < num_tokens) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("{} has {} tokens; the largest depth needs {}", options.prompt_name,
+                            tokens->size(), num_tokens));
+  }
+  tokens->resize(num_tokens);
+  return tokens;
+}
+
+Expected<BenchTokens> make_tokens(const BenchOptions& options) {
+  const auto tokenizer = Tokenizer::load(options.model_path);
+  if (!tokenizer) {
+    return fail(tokenizer.error());
+  }
+  const std::vector<TokenId> choices = text_tokens(**tokenizer);
+  if (choices.empty()) {
+    return fail(StatusCode::kCorruption,
+                fmt::format("{}: the vocabulary has no token that is text", options.model_path));
+  }
+  std::mt19937_64 random(options.seed);
+  const auto draw = [&](int count) {
+    std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+    std::generate(tokens.begin(), tokens.end(), [&] { return choices[random() % choices.size()]; });
+    return tokens;
+  };
+  BenchTokens tokens;
+  tokens.continuation = draw(options.shape.generate_tokens * options.shape.max_concurrency());
+  if (options.prompt_name.empty()) {
+    tokens.prompt = draw(options.shape.max_depth());
+    return tokens;
+  }
+  auto prompt = tokens_of_text(**tokenizer, options);
+  if (!prompt) {
+    return fail(prompt.error());
+  }
+  tokens.prompt = std::move(*prompt);
+  return tokens;
+}
+
+class Bench {
+ public:
+  Bench(const BenchOptions& options, const BenchProgress& progress)
+      : options_(options), progress_(progress) {}
+
+  Expected<BenchReport> run() {
+    if (auto ready = prepare(); !ready) {
+      return fail(ready.error());
+    }
+    for (const KvType type : options_.kv_types) {
+      if (auto done = run_type(type); !done) {
+        return fail(done.error());
+      }
+    }
+    return std::move(report_);
+  }
+
+ private:
+  // Everything that can be wrong with the input, before anything slow.
+  Expected<void> prepare() {
+    const auto file = GgufFile::open(options_.model_path);
+    if (!file) {
+      return fail(file.error());
+    }
+    const auto config = read_model_config(*file);
+    if (!config) {
+      return fail(config.error());
+    }
+    if (auto fits = check_shape(options_.shape, *config); !fits) {
+      return fits;
+    }
+    for (const KvType type : options_.kv_types) {
+      if (auto cap = kv_cap(options_, config->kv_cache_spec(type)); !cap) {
+        return fail(cap.error());
+      }
+    }
+    auto tokens = make_tokens(options_);
+    if (!tokens) {
+      return fail(tokens.error());
+    }
+    tokens_ = std::move(*tokens);
+    if (progress_) {
+      progress_("memory bandwidth", 0);
+    }
+    report_.cpu_name = cpu_name();
+    report_.cpu_level = to_string(detected_cpu_level());
+    report_.seed = options_.seed;
+    report_.tokens_from = options_.prompt_name.empty() ? "pseudo-random" : options_.prompt_name;
+    const auto bandwidth = measure_read_bandwidth(options_.num_threads);
+    if (!bandwidth) {
+      return fail(bandwidth.error());
+    }
+    constexpr double kGB = 1e9;
+    report_.read_bandwidth_bytes_per_second = *bandwidth * kGB;
+    return options_.compare_llama ? load_peer() : Expected<void>();
+  }
+
+  Expected<void> load_peer() {
+    if (options_.peer_settings == "auto") {
+      auto choice =
+          find_best_peer_settings(options_.model_path, options_.num_threads, tokens_, progress_);
+      if (!choice) {
+        return fail(choice.error());
+      }
+      peer_settings_ = choice->settings;
+      report_.peer_candidates = std::move(choice->tried);
+    } else {
+      const auto parsed = parse_peer_settings(options_.peer_settings);
+      if (!parsed) {
+        return fail(parsed.error());
+      }
+      peer_settings_ = *parsed;
+    }
+    report_.peer_settings = peer_settings_.to_string();
+    auto peer = LlamaReference::load(
+        options_.model_path,
+        {.num_threads = options_.num_threads,
+         .context_tokens = options_.shape.max_depth() + options_.shape.generate_tokens,
+         .num_sequences = options_.shape.max_concurrency(),
+         .batch_tokens = std::max(peer_settings_.step_tokens, options_.shape.max_concurrency()),
+         .max_output_rows = options_.shape.max_concurrency(),
+         .cache_type_k = peer_settings_.cache_type_k,
+         .cache_type_v = peer_settings_.cache_type_v,
+         .flash_attention = peer_settings_.flash_attention});
+    if (!peer) {
+      return fail(peer.error());
+    }
+    peer_ = std::move(*peer);
+    return {};
+  }
+
+  Expected<void> run_type(KvType type) {
+    const auto runner =
+        load_model(options_.model_path, {.num_threads = options_.num_threads, .kv_type = type});
+    if (!runner) {
+      return fail(runner.error());
+    }
+    const ModelConfig& config = (*runner)->config();
+    const KVCacheSpec spec = config.kv_cache_spec(type);
+    const auto cap = kv_cap(options_, spec);
+    if (!cap) {
+      return fail(cap.error());
+    }
+    const auto kv = KVCacheManager::create(spec, *cap);
+    if (!kv) {
+      return fail(kv.error());
+    }
+
+    const auto engine = make_karez_bench_engine(**runner, **kv, options_.step_tokens);
+    std::vector<BenchSubject> subjects(1);
+    subjects[0].engine = engine.get();
+    BenchRun& labels = subjects[0].labels;
+    labels.engine = "karez";
+    labels.model = file_name(options_.model_path);
+    labels.kv_type = to_string(type);
+    labels.threads = options_.num_threads;
+    labels.kv_fast_bytes = (*kv)->stats().cap_bytes;
+    labels.weight_read_bytes = config.weight_bytes;
+
+    std::unique_ptr<BenchEngine> peer;
+    if (peer_ != nullptr) {
+      peer = make_llama_bench_engine(*peer_, peer_settings_.step_tokens);
+      subjects.push_back({.engine = peer.get(), .labels = labels});
+      subjects[1].labels.engine = "llama.cpp";
+      subjects[1].labels.kv_type = peer_settings_.kv_type();
+      subjects[1].labels.kv_fast_bytes = 0;
+      subjects[1].labels.weight_read_bytes = 0;
+    }
+    auto runs = measure(subjects, options_.shape, tokens_, progress_);
+    if (!runs) {
+      return fail(runs.error());
+    }
+    derive_figures(*runs, report_.read_bandwidth_bytes_per_second);
+    std::move(runs->begin(), runs->end(), std::back_inserter(report_.runs));
+    return {};
+  }
+
+  const BenchOptions& options_;
+  const BenchProgress& progress_;
+  BenchTokens tokens_;
+  PeerSettings peer_settings_;
+  std::unique_ptr<LlamaReference> peer_;
+  BenchReport report_;
+};
+
+}  // namespace
+
+Expected<BenchReport> run_bench(const BenchOptions& options, const BenchProgress& progress) {
+  return Bench(options, progress).run();
+}
+
+}  // namespace karez

@@ -1,0 +1,35 @@
+// `karez bench` without its command line: loads the engines, measures them and reports.
+//
+// Thread: one caller. Only one engine computes at a time; ggml's threads serve both (one OpenMP
+// team), so neither spins while the other is measured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/bench_measure.h"
+#include "kv/kv_types.h"
+
+namespace karez {
+
+struct BenchOptions {
+  std::string model_path;
+  BenchShape shape;
+  std::vector<KvType> kv_types = {KvType::kBf16};
+  int num_threads = 1;
+  int step_tokens = 512;           // tokens of a prompt computed at once
+  std::int64_t kv_fast_bytes = 0;  // cap of the KV store; 0: what the run needs
+  bool compare_llama = false;
+  std::string peer_settings = "auto";  // see bench_peer.h
+  std::uint64_t seed = 1;
+  std::string prompt_name;  // of the file that prompt_text is from; empty: pseudo-random tokens
+  std::string prompt_text;  // UTF-8
+};
+
+// Fails: kInvalidArgument for a depth beyond the model's context or a prompt text that is too
+// short; kResourceExhausted for a cap that is too small; both with the figures that are needed.
+// Else as load_model() and LlamaReference::load().
+Expected<BenchReport> run_bench(const BenchOptions& options, const BenchProgress& progress);
+
+}  // namespace karez

@@ -1,0 +1,53 @@
+// One engine under measurement: a base sequence that is prefilled once, and copies of it that
+// decode.
+//
+// Copies own their memory: sequences that merely shared the base's blocks would read the same
+// bytes once for all from the processor's caches, which no real load does.
+// Thread: one caller at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/forward_batch.h"
+#include "model/llama_reference.h"
+#include "model/model_runner.h"
+
+namespace karez {
+
+class KVCacheManager;
+
+// One measured decode: seconds of all its steps, and where they went if the engine tells.
+struct BenchDecode {
+  double seconds = 0;
+  int steps = 0;
+  StepTimes times;  // steps == 0: the engine does not tell
+};
+
+class BenchEngine {
+ public:
+  virtual ~BenchEngine() = default;
+
+  // Appends tokens to the base sequence and computes the logits of the last. Seconds it took.
+  virtual Expected<double> prefill(std::span<const TokenId> tokens) = 0;
+  // Makes num_copies copies of the base sequence and touches them once, outside of measured time.
+  virtual Expected<void> make_copies(int num_copies) = 0;
+  // Appends one token to each copy, steps times, with logits of every row. tokens: [steps][copies].
+  // Afterwards the copies are as make_copies() left them.
+  virtual Expected<BenchDecode> decode(std::span<const TokenId> tokens) = 0;
+  virtual void drop_copies() = 0;
+  // Drops the base sequence too.
+  virtual void clear() = 0;
+};
+
+// `runner` and `kv` must outlive the engine; kv needs room for 1 + the copies.
+std::unique_ptr<BenchEngine> make_karez_bench_engine(ModelRunner& runner, KVCacheManager& kv,
+                                                     int step_tokens);
+// `reference` must outlive the engine. The base is the first copy.
+std::unique_ptr<BenchEngine> make_llama_bench_engine(LlamaReference& reference, int step_tokens);
+
+}  // namespace karez

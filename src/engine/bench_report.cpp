@@ -1,0 +1,137 @@
+#include "engine/bench_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+
+namespace karez {
+namespace {
+
+nlohmann::json or_null(const std::optional<double>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+}
+
+nlohmann::json run_to_json(const BenchRun& run) {
+  nlohmann::json json = {
+      {"engine", run.engine},
+      {"model", run.model},
+      {"kv_mode", run.kv_mode},
+      {"kv_type", run.kv_type},
+      {"depth", run.depth},
+      {"concurrency", run.concurrency},
+      {"threads", run.threads},
+      {"prefill_tokens_per_second", run.prefill_tokens_per_second},
+      {"decode_tokens_per_second", run.decode_tokens_per_second},
+      {"step_ms",
+       {{"total", run.step_ms.total},
+        {"dense", or_null(run.step_ms.dense)},
+        {"attention", or_null(run.step_ms.attention)},
+        {"other", or_null(run.step_ms.other)}}},
+      {"kv_fast_bytes", run.kv_fast_bytes},
+      {"prefill_repetitions", run.prefill_repetitions},
+      {"decode_repetitions", run.decode_repetitions},
+  };
+  if (run.kv_read_bytes > 0) {
+    json["kv_read_bytes_per_step"] = run.kv_read_bytes;
+    json["weight_read_bytes_per_step"] = run.weight_read_bytes;
+    json["bandwidth_share"] = or_null(run.bandwidth_share);
+    json["attention_over_floor"] = or_null(run.attention_over_floor);
+  }
+  if (run.decode_ratio) {
+    json["prefill_ratio"] = or_null(run.prefill_ratio);
+    json["decode_ratio"] = or_null(run.decode_ratio);
+  }
+  return json;
+}
+
+std::string cell(const std::optional<double>& value, int precision, std::string_view unit = "") {
+  return value ? fmt::format("{:.{}f}{}", *value, precision, unit) : "-";
+}
+
+std::string bytes_cell(std::int64_t bytes) { return bytes > 0 ? format_bytes(bytes) : "-"; }
+
+constexpr std::string_view kRowFormat =
+    "{:<10} {:<9} {:>6} {:>5} | {:>9} {:>6} | {:>9} {:>6} | {:>8} {:>8} {:>8} {:>7} | {:>10} {:>6} "
+    "{:>6}\n";
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+nlohmann::json to_json(const BenchReport& report) {
+  nlohmann::json json;
+  json["runs"] = nlohmann::json::array();
+  for (const BenchRun& run : report.runs) {
+    json["runs"].push_back(run_to_json(run));
+  }
+  json["machine"] = {{"cpu", report.cpu_name},
+                     {"cpu_level", report.cpu_level},
+                     {"read_bandwidth_bytes_per_second", report.read_bandwidth_bytes_per_second}};
+  json["seed"] = report.seed;
+  json["tokens_from"] = report.tokens_from;
+  if (!report.peer_settings.empty()) {
+    json["peer_settings"] = report.peer_settings;
+    json["peer_candidates"] = nlohmann::json::array();
+    for (const BenchPeerCandidate& candidate : report.peer_candidates) {
+      json["peer_candidates"].push_back(
+          {{"settings", candidate.settings},
+           {"prefill_tokens_per_second", candidate.prefill_tokens_per_second},
+           {"decode_tokens_per_second", candidate.decode_tokens_per_second},
+           {"chosen", candidate.chosen}});
+    }
+  }
+  return json;
+}
+
+std::string to_table(const BenchReport& report) {
+  std::string text;
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "{}, attention kernels {}, memory read bandwidth {:.1f} GB/s, tokens {}\n",
+                 report.cpu_name, report.cpu_level, report.read_bandwidth_bytes_per_second / 1e9,
+                 report.tokens_from);
+  for (const BenchPeerCandidate& candidate : report.peer_candidates) {
+    fmt::format_to(out, "llama.cpp {:<32} prefill {:>8.1f} tok/s, decode {:>7.1f} tok/s{}\n",
+                   candidate.settings, candidate.prefill_tokens_per_second,
+                   candidate.decode_tokens_per_second, candidate.chosen ? "  <- used" : "");
+  }
+  if (!report.peer_settings.empty()) {
+    fmt::format_to(out, "llama.cpp runs with {}\n", report.peer_settings);
+  }
+  fmt::format_to(out, "\n");
+  fmt::format_to(out, fmt::runtime(kRowFormat), "engine", "kv", "depth", "seqs", "prefill/s",
+                 "ratio", "decode/s", "ratio", "step ms", "dense", "attn", "other", "KV read", "bw",
+                 "attn/x");
+  for (const BenchRun& run : report.runs) {
+    std::optional<double> share_percent;
+    if (run.bandwidth_share) {
+      share_percent = *run.bandwidth_share * 100;
+    }
+    fmt::format_to(
+        out, fmt::runtime(kRowFormat), run.engine, run.kv_type, run.depth, run.concurrency,
+        fmt::format("{:.1f}", run.prefill_tokens_per_second), cell(run.prefill_ratio, 2, "x"),
+        fmt::format("{:.1f}", run.decode_tokens_per_second), cell(run.decode_ratio, 2, "x"),
+        fmt::format("{:.2f}", run.step_ms.total), cell(run.step_ms.dense, 2),
+        cell(run.step_ms.attention, 2), cell(run.step_ms.other, 2), bytes_cell(run.kv_read_bytes),
+        cell(share_percent, 0, "%"), cell(run.attention_over_floor, 2));
+  }
+  fmt::format_to(
+      out,
+      "\nprefill/s and decode/s: tokens per second, medians; decode of all sequences together.\n"
+      "KV read: keys and values of a step. bw: share of the bandwidth that a step's KV and weights "
+      "take.\nattn/x: attention time as a multiple of the time to read the KV at that "
+      "bandwidth.\n");
+  return text;
+}
+
+}  // namespace karez

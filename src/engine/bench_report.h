@@ -1,0 +1,77 @@
+// What a benchmark measured, and its two forms: a table for people and JSON for programs.
+//
+// Pure data and text; measures nothing.
+// Thread: values.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace karez {
+
+// Milliseconds of one decode step, and where they went.
+struct BenchStepMs {
+  double total = 0;
+  // Absent where the engine does not tell.
+  std::optional<double> dense;
+  std::optional<double> attention;
+  std::optional<double> other;
+};
+
+// One engine at one depth, concurrency and KV type.
+struct BenchRun {
+  std::string engine;             // "karez" or "llama.cpp"
+  std::string model;              // file name
+  std::string kv_mode = "dense";  // every key and value is read
+  std::string kv_type;            // "bf16"; of llama.cpp the K and the V type: "q8_0/f16"
+  int depth = 0;                  // tokens in each sequence before the first measured step
+  int concurrency = 0;
+  int threads = 0;
+  std::int64_t kv_fast_bytes = 0;  // cap of the KV store; 0: the engine has none of ours
+
+  double prefill_tokens_per_second = 0;     // median; of one sequence, from an empty one to `depth`
+  double decode_tokens_per_second = 0;      // median; all sequences together
+  BenchStepMs step_ms;                      // of the median repetition
+  std::vector<double> prefill_repetitions;  // tokens per second
+  std::vector<double> decode_repetitions;   // tokens per second
+
+  // karez only
+  std::int64_t kv_read_bytes = 0;              // a step, keys and values once per sequence
+  std::int64_t weight_read_bytes = 0;          // a step, all weights once
+  std::optional<double> bandwidth_share;       // bytes of a step / its time / machine's bandwidth
+  std::optional<double> attention_over_floor;  // attention / time to read the KV at that bandwidth
+  std::optional<double> prefill_ratio;         // to the paired run of the other engine; > 1: faster
+  std::optional<double> decode_ratio;
+};
+
+struct BenchPeerCandidate {
+  std::string settings;
+  double prefill_tokens_per_second = 0;
+  double decode_tokens_per_second = 0;
+  bool chosen = false;
+};
+
+struct BenchReport {
+  std::string cpu_name;
+  std::string cpu_level;                       // of our attention kernels
+  double read_bandwidth_bytes_per_second = 0;  // measured by this command, with `threads` threads
+  std::uint64_t seed = 0;
+  std::string tokens_from;  // "pseudo-random" or the prompt file
+  std::string peer_settings;
+  std::vector<BenchPeerCandidate> peer_candidates;
+  std::vector<BenchRun> runs;
+};
+
+// The middle value, the lower one of two. 0 for none.
+double median(std::vector<double> values);
+
+// {"runs": [...], "machine": {...}, ...}
+nlohmann::json to_json(const BenchReport& report);
+
+// Several lines, ending with a line break.
+std::string to_table(const BenchReport& report);
+
+}  // namespace karez
