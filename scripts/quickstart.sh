@@ -19,15 +19,29 @@ esac
 
 bash scripts/setup.sh
 
-# Quiet when there is nothing to do: CMake configures by itself when its files change.
+# One line of progress from the output of a build; nothing at all if there was nothing to build.
+# Everything else that is printed, such as an error, passes through.
+show_build() {
+  local line started=0
+  while IFS= read -r line; do
+    case "$line" in
+      *"Re-checking globbed"* | *"Re-running CMake"* | "ninja: "* | "-- "*) ;;
+      "["[0-9]*"/"[0-9]*"] "*)
+        if ((!started)); then echo "== building karez (1 to 3 minutes on 2 cores)" >&2; fi
+        started=1
+        if [[ -t 2 ]]; then printf '   %s\033[K\r' "${line%%] *}]" >&2; fi
+        ;;
+      *) printf '%s\n' "$line" >&2 ;;
+    esac
+  done
+  if [[ -t 2 ]] && ((started)); then printf '\033[K' >&2; fi
+}
+
 if [[ ! -e build/release/build.ninja ]]; then
   log=build/release-configure.log
   cmake --preset release -DKAREZ_BUILD_TESTS=OFF > "$log" 2>&1 || { cat "$log" >&2; exit 1; }
 fi
-if ! ninja -C build/release -n karez | grep -q '^ninja: no work to do'; then
-  echo "== building karez (1 to 3 minutes on 2 cores)" >&2
-  cmake --build build/release --target karez --parallel "$(nproc)" >&2
-fi
+cmake --build build/release --target karez --parallel "$(nproc)" 2>&1 | show_build
 
 text=/usr/share/common-licenses/MPL-2.0
 question="Above is a licence. In a few sentences: what may I do with the software, and what must I do \

@@ -11,7 +11,7 @@ RULES = (
     (re.compile(r"^CLI/"), "CLI11", ("src/cli/",)),
     (re.compile(r"^nlohmann/"), "nlohmann-json",
      ("src/cli/", "src/engine/", "src/server/", "tests/", "fuzz/")),
-    (re.compile(r"^(restinio|boost|asio|openssl)[/.]"), "the HTTP and TLS libraries",
+    (re.compile(r"^(boost|openssl|prometheus)/"), "the HTTP, TLS and metrics libraries",
      ("src/server/", "tests/")),
 )
 

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Sets up what the tests need, builds, and runs every test:
+#   all tests on the models; unit and property tests under AddressSanitizer and
+#   UndefinedBehaviorSanitizer; tests with threads under ThreadSanitizer; the format of the sources.
+#
+#   scripts/test.sh          everything (about 15 minutes on 2 cores after set-up)
+#   scripts/test.sh --quick  unit tests only
+#
+# Every part runs even if one before it has failed; the exit status is 0 only if all passed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+quick=0
+case "${1:-}" in
+  "") ;;
+  --quick) quick=1 ;;
+  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  *) echo "test.sh: unknown argument '$1'; allowed: --quick, --help" >&2; exit 2 ;;
+esac
+
+bash scripts/setup.sh --tests
+
+jobs=$(nproc)
+results=()
+failed=0
+# part NAME COMMAND...: runs it and notes how it ended and how long it took.
+part() {
+  local name=$1 start=$SECONDS word=passed
+  shift
+  printf '\n== %s\n' "$name"
+  "$@" || { word=FAILED; failed=1; }
+  results+=("$(printf '%-34s %-7s %4d s' "$name" "$word" $((SECONDS - start)))")
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" -DKAREZ_BUILD_TESTS=ON > "build/$preset-configure.log" \
+    || { cat "build/$preset-configure.log"; return 1; }
+  NINJA_STATUS='[%f/%t %es] ' cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"}
+}
+# run PRESET CTEST_ARGUMENTS...
+run() {
+  ctest --test-dir "build/$1" --output-on-failure --no-tests=error --timeout 900 "${@:2}"
+}
+build_and_run() {
+  build "$1" && run "$@"
+}
+# The tests of the label `threads` are in these programs; the rest need not be built for TSan.
+run_tsan() {
+  build tsan unit_attention && run tsan -L '^threads$' -E '^house\.'
+}
+check_format() {
+  git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror
+}
+
+mkdir -p build
+if ((quick)); then
+  part "unit tests" build_and_run dev -L '^unit$' -j "$jobs"
+else
+  part "format" check_format
+  part "all tests" build_and_run dev -j "$jobs"
+  # The libraries that Karez links are not instrumented, so their own leaks are not ours to find.
+  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+  export UBSAN_OPTIONS=print_stacktrace=1
+  part "AddressSanitizer and UBSan" build_and_run asan -LE '^model$' -j "$jobs"
+  part "ThreadSanitizer" run_tsan
+fi
+
+printf '\n== summary\n'
+printf '   %s\n' "${results[@]}"
+exit "$failed"
