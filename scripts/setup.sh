@@ -43,7 +43,7 @@ find_python() {
 install_packages() {
   local wanted=("${run_packages[@]}") missing=() package command
   if ((with_tests)); then wanted+=("${test_packages[@]}"); fi
-  if [[ ! -e .venv && -z "$(find_python)" ]]; then wanted+=(python3 python3-venv); fi
+  if [[ ! -x .venv/bin/pip && -z "$(find_python)" ]]; then wanted+=(python3 python3-venv); fi
 
   if ! command -v dpkg-query > /dev/null || ! command -v apt-get > /dev/null; then
     say "this is not a Debian system; it must have the equivalents of: ${wanted[*]}"
