@@ -1,0 +1,106 @@
+#include "engine/bench_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+namespace karez {
+namespace {
+
+BenchReport two_runs() {
+  BenchRun ours;
+  ours.engine = "karez";
+  ours.model = "tiny.gguf";
+  ours.kv_type = "bf16";
+  ours.depth = 4096;
+  ours.concurrency = 8;
+  ours.threads = 2;
+  ours.kv_fast_bytes = 1 << 20;
+  ours.prefill_tokens_per_second = 1000;
+  ours.decode_tokens_per_second = 321.5;
+  ours.decode_repetitions = {300, 321.5, 330};
+  ours.step_ms = {.total = 24.88, .dense = 10, .attention = 14, .other = 0.88};
+  ours.kv_read_bytes = 1000;
+  ours.decode_ratio = 2.5;
+  ours.prefill_ratio = 1.5;
+  BenchRun theirs = ours;
+  theirs.engine = "llama.cpp";
+  theirs.kv_type = "q8_0/f16";
+  theirs.kv_read_bytes = 0;
+  theirs.decode_ratio.reset();
+  theirs.step_ms = {};
+  theirs.step_ms.total = 60;
+  BenchReport report;
+  report.cpu_name = "Some processor";
+  report.runs = {ours, theirs};
+  report.peer_settings = "fa=off,k=q8_0,v=f16,ub=512";
+  report.peer_candidates = {{"fa=off,k=f16,v=f16,ub=512", 900, 100, false},
+                            {"fa=off,k=q8_0,v=f16,ub=512", 900, 130, true}};
+  return report;
+}
+
+TEST(BenchReport, MedianIsTheMiddleValueOrTheLowerOfTwo) {
+  EXPECT_EQ(median({}), 0);
+  EXPECT_EQ(median({7}), 7);
+  EXPECT_EQ(median({9, 1, 5}), 5);
+  EXPECT_EQ(median({4, 1, 3, 2}), 2);
+}
+
+// Other programs read these names.
+TEST(BenchReport, JsonRunsHaveTheDocumentedKeys) {
+  const nlohmann::json json = to_json(two_runs());
+  ASSERT_EQ(json.at("runs").size(), 2U);
+  for (const nlohmann::json& run : json.at("runs")) {
+    for (const char* key :
+         {"engine", "model", "kv_mode", "kv_type", "depth", "concurrency", "threads",
+          "prefill_tokens_per_second", "decode_tokens_per_second", "step_ms", "kv_fast_bytes"}) {
+      EXPECT_TRUE(run.contains(key)) << key;
+    }
+    for (const char* key : {"total", "dense", "attention", "other"}) {
+      EXPECT_TRUE(run.at("step_ms").contains(key)) << key;
+    }
+  }
+  const nlohmann::json& ours = json.at("runs").at(0);
+  EXPECT_EQ(ours.at("engine"), "karez");
+  EXPECT_EQ(ours.at("kv_mode"), "dense");
+  EXPECT_EQ(ours.at("depth"), 4096);
+  EXPECT_EQ(ours.at("decode_tokens_per_second"), 321.5);
+  EXPECT_EQ(ours.at("step_ms").at("attention"), 14);
+  EXPECT_EQ(ours.at("decode_repetitions").size(), 3U);
+  EXPECT_EQ(ours.at("decode_ratio"), 2.5);
+}
+
+TEST(BenchReport, JsonSaysNullForWhatAnEngineDoesNotTell) {
+  const nlohmann::json json = to_json(two_runs());
+  const nlohmann::json& theirs = json.at("runs").at(1);
+  EXPECT_EQ(theirs.at("step_ms").at("total"), 60);
+  EXPECT_TRUE(theirs.at("step_ms").at("dense").is_null());
+  EXPECT_FALSE(theirs.contains("kv_read_bytes_per_step"));
+}
+
+TEST(BenchReport, TableShowsARowForEachRunAndTheSettingsUsed) {
+  const std::string table = to_table(two_runs());
+  EXPECT_THAT(table, testing::HasSubstr("321.5"));
+  EXPECT_THAT(table, testing::HasSubstr("2.50x"));
+  EXPECT_THAT(table, testing::HasSubstr("llama.cpp runs with fa=off,k=q8_0,v=f16,ub=512"));
+  EXPECT_THAT(table, testing::ContainsRegex("k=q8_0,v=f16,ub=512 .*<- used"));
+  std::set<std::size_t> bar_positions;
+  int rows = 0;
+  for (std::size_t begin = 0; begin < table.size();) {
+    const std::size_t end = table.find('\n', begin);
+    const std::string line = table.substr(begin, end - begin);
+    if (line.find('|') != std::string::npos) {
+      bar_positions.insert(line.find('|'));
+      ++rows;
+    }
+    begin = end + 1;
+  }
+  EXPECT_EQ(rows, 3);
+  EXPECT_EQ(bar_positions.size(), 1U) << "columns stand below each other";
+}
+
+}  // namespace
+}  // namespace karez
