@@ -151,6 +151,7 @@ void print_details(const ModelConfig& config, const GenerateReport& report) {
 }
 
 Expected<int> generate(const GenerateFlags& typed) {
+  const auto load_start = Clock::now();
   const InterruptGuard interrupt;
   auto checked = check_generate_flags(typed);
   if (!checked) {
@@ -209,7 +210,6 @@ Expected<int> generate(const GenerateFlags& typed) {
   report.threads = options.threads;
   report.seed = flags.sampling.seed;
 
-  const auto load_start = Clock::now();
   Progress loading("loading", "");
   ModelRunnerOptions runner_options;
   runner_options.num_threads = options.threads;

@@ -47,6 +47,38 @@ std::vector<std::string> reversed_arguments(int argc, char** argv) {
   return arguments;
 }
 
+// " generate", or nothing.
+std::string chosen_command(const CLI::App& app) {
+  const auto commands = app.get_subcommands();
+  return commands.empty() ? std::string() : " " + commands.front()->get_name();
+}
+
+// A flag rather than the value that may follow it.
+std::string first_unknown(const CLI::App& app) {
+  std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  const auto flag = std::ranges::find_if(
+      unknown, [](const std::string& argument) { return argument.starts_with('-'); });
+  return flag != unknown.end() ? *flag : unknown.empty() ? std::string() : unknown.front();
+}
+
+// Empty, or what is wrong with the first argument as the name of a command.
+std::string wrong_command(const CLI::App& app, const std::vector<std::string>& reversed) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (reversed.empty()) {
+    return fmt::format("a command is missing, there are {} (see karez --help)",
+                       fmt::join(names, ", "));
+  }
+  const std::string& first = reversed.back();
+  if (first.starts_with('-') || std::ranges::find(names, first) != names.end()) {
+    return {};
+  }
+  return fmt::format("there is no command '{}', there are {} (see karez --help)", first,
+                     fmt::join(names, ", "));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("LLM inference on the CPU with a paged KV cache under a hard memory cap.", "karez");
   app.set_version_flag("--version", fmt::format("karez {}", KAREZ_VERSION));
@@ -56,12 +88,21 @@ int run(int argc, char** argv) {
   add_generate_command(app, exit_code);
   add_inspect_command(app, exit_code);
   add_bench_command(app, exit_code);
+  const std::vector<std::string> arguments = reversed_arguments(argc, argv);
+  if (const std::string wrong = wrong_command(app, arguments); !wrong.empty()) {
+    return report_error(wrong, kExitBadInput);
+  }
   try {
-    app.parse(reversed_arguments(argc, argv));
+    app.parse(std::vector<std::string>(arguments));
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
+  } catch (const CLI::ExtrasError&) {
+    return report_error(fmt::format("unknown argument '{}' (see karez{} --help)",
+                                    first_unknown(app), chosen_command(app)),
+                        kExitBadInput);
   } catch (const CLI::ParseError& error) {
-    return report_error(fmt::format("{} (see karez --help)", error.what()), kExitBadInput);
+    return report_error(fmt::format("{} (see karez{} --help)", error.what(), chosen_command(app)),
+                        kExitBadInput);
   }
   return exit_code;
 }

@@ -1,6 +1,7 @@
 #include "cli/terminal.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ std::string bar(double share) {
 
 std::string format_seconds(double value) {
   if (value < 60) {
-    return fmt::format("{:.1f} s", value);
+    return fmt::format("{:.{}f} s", value, value < 10 ? 2 : 1);
   }
   const auto whole = static_cast<std::int64_t>(value);
   return fmt::format("{} min {:02} s", whole / 60, whole % 60);
@@ -109,6 +110,10 @@ bool AnswerStream::write(std::string_view text) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written >= 0) {
       text.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      // Somebody made the pipe non-blocking; wait for its reader.
+      pollfd ready{STDOUT_FILENO, POLLOUT, 0};
+      poll(&ready, 1, -1);
     } else if (errno != EINTR) {
       error_ = errno;
     }

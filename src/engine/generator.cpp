@@ -136,9 +136,10 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
   if (needed > free) {
     return fail(
         StatusCode::kResourceExhausted,
-        fmt::format("the KV cap has {} bytes free ({}); this prompt of {} tokens plus {} "
-                    "generated needs {} bytes ({})",
-                    free, format_bytes(free), prompt.size(), answer, needed, format_bytes(needed)));
+        fmt::format(
+            "the KV cap (--kv-fast-bytes) has {} bytes free ({}); this prompt of {} tokens plus {} "
+            "generated needs {} bytes ({})",
+            free, format_bytes(free), prompt.size(), answer, needed, format_bytes(needed)));
   }
   return {};
 }
