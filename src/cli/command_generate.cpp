@@ -91,7 +91,7 @@ Expected<std::vector<TokenId>> tokenize_prompt(const Tokenizer& tokenizer,
                                                const std::string& prompt) {
   bool raw = flags.raw;
   if (!raw && !tokenizer.has_chat_template()) {
-    report_note("the model has no chat template, the prompt is used as it is (--raw)");
+    report_note("the model has no chat template, so the prompt is used as it is (as with --raw)");
     if (!flags.system_prompt.empty()) {
       return fail(StatusCode::kInvalidArgument,
                   "-sys needs a chat template and this model has none");
@@ -169,7 +169,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   if (!context) {
     return fail(context.error());
   }
-  auto tokenizer = Tokenizer::load(flags.model_path);
+  auto tokenizer = Tokenizer::load(flags.model_path, flags.chat_template);
   if (!tokenizer) {
     return fail(std::move(tokenizer.error()));
   }

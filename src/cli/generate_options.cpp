@@ -83,6 +83,10 @@ void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
       ->type_name("FILE");
   command.add_option("--system-prompt", flags.system_prompt, "System message (-sys)")
       ->type_name("TEXT");
+  command
+      .add_option("--chat-template", flags.chat_template,
+                  "Chat template instead of the model's: chatml, gemma, llama3, mistral-v3, ...")
+      ->type_name("NAME");
   command.add_flag("--raw", flags.raw,
                    "Use the prompt as it is, without the model's chat template; control tokens "
                    "written in it count");
@@ -201,9 +205,9 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
   if (!flags.has_prompt && flags.prompt_file.empty()) {
     return fail(StatusCode::kInvalidArgument, "there is no prompt; give -p TEXT or -f FILE");
   }
-  if (flags.raw && !flags.system_prompt.empty()) {
+  if (flags.raw && !(flags.system_prompt.empty() && flags.chat_template.empty())) {
     return fail(StatusCode::kInvalidArgument,
-                "--raw and --system-prompt exclude each other: a raw prompt has no messages");
+                "--raw excludes --system-prompt and --chat-template: a raw prompt has no messages");
   }
   if (auto sampling = fill_sampling(flags); !sampling) {
     return fail(std::move(sampling.error()));

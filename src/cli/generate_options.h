@@ -23,6 +23,7 @@ struct GenerateFlags {
   std::string prompt_file;
   bool has_prompt = false;  // an empty -p is an empty prompt, not a missing one
   std::string system_prompt;
+  std::string chat_template;  // empty: the model's
   bool raw = false;
 
   std::int64_t max_tokens = -1;

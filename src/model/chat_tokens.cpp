@@ -90,7 +90,7 @@ Expected<std::string> render(const Tokenizer::Impl& impl,
     // Falls through to the same answer: libllama cannot render this template.
   }
   return fail(StatusCode::kUnimplemented,
-              fmt::format("{}: libllama does not know this model's chat template", impl.path));
+              fmt::format("{}: libllama does not know the chat template", impl.path));
 }
 
 // Cuts the rendered text at the placeholders and puts the contents in, trimmed where the template

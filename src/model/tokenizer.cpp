@@ -102,7 +102,8 @@ Expected<std::vector<TokenId>> Tokenizer::Impl::tokenize_raw(std::string_view te
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::~Tokenizer() = default;
 
-Expected<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
+Expected<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path,
+                                                     const std::string& chat_template) {
   {
     // libllama asserts on much that it reads; it gets only files that have passed our checks.
     auto file = GgufFile::open(path);
@@ -132,7 +133,9 @@ Expected<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path) {
   if (std::string missing = missing_in_vocabulary(impl->vocab); !missing.empty()) {
     return fail(StatusCode::kCorruption, fmt::format("{}: {}", path, missing));
   }
-  if (const char* text = llama_model_chat_template(impl->model.get(), nullptr)) {
+  if (!chat_template.empty()) {
+    impl->chat_template = chat_template;
+  } else if (const char* text = llama_model_chat_template(impl->model.get(), nullptr)) {
     impl->chat_template = text;
   }
   collect_special_tokens(*impl);

@@ -25,9 +25,11 @@ struct ChatMessage {
 
 class Tokenizer {
  public:
-  // Loads the vocabulary only, not the weights.
+  // Loads the vocabulary only, not the weights. chat_template: used instead of the file's, unless
+  // empty; a template's text or one of libllama's names for those it knows ("chatml", "gemma").
   // Fails: as GgufFile::open(); kCorruption if the tokenizer's keys are missing or malformed.
-  static Expected<std::unique_ptr<Tokenizer>> load(const std::string& path);
+  static Expected<std::unique_ptr<Tokenizer>> load(const std::string& path,
+                                                   const std::string& chat_template = {});
   ~Tokenizer();
 
   // add_special: the model's own begin/end tokens, unless the text brings its begin token itself.
