@@ -18,8 +18,8 @@ namespace karez {
 namespace {
 
 constexpr int kMaxLayers = 512;
-constexpr int kMaxWidth = 1 << 20;  // hidden and intermediate sizes
-constexpr int kMaxHeads = 1 << 14;
+constexpr int kMaxWidth = 1 << 20;    // hidden and intermediate sizes
+constexpr int kMaxHeads = 1024;       // KVCacheSpec
 constexpr int kMaxHeadDim = 512;      // KVCacheSpec
 constexpr int kHeadDimMultiple = 16;  // KVCacheSpec
 constexpr int kMaxVocab = 1 << 24;

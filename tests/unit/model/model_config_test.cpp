@@ -253,7 +253,7 @@ TEST(ModelConfig, RefusesImpossibleValuesWithTheAllowedRange) {
       {"embedding_length", to(0U), "is 0, allowed are 1 to 1048576"},
       {"embedding_length", to(~0U), "is 4294967295, allowed"},
       {"feed_forward_length", to(0U), "is 0, allowed"},
-      {"attention.head_count", to(0U), "is 0, allowed are 1 to 16384"},
+      {"attention.head_count", to(0U), "is 0, allowed are 1 to 1024"},
       {"attention.head_count_kv", to(3U), "is 3, allowed are divisors of attention.head_count"},
       {"attention.head_count_kv", to(8U), "is 8, allowed are divisors"},
       {"attention.head_count_kv", to(0U), "is 0, allowed"},
