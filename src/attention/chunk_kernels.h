@@ -388,26 +388,29 @@ void attend_chunk(const QueryTile& tile, const ChunkBlocks& chunk, const Partial
 }
 
 // q8_0: integers up to 127 are exact in bf16, so a chunk is widened first; scales go into the
-// scores and into the weights.
+// scores and into the weights. to: where each widened block begins.
+template <class Simd>
+inline void widen_chunk(const QueryTile& tile, const ChunkBlocks& chunk,
+                        const std::byte* const* from, const std::byte** to) {
+  const std::size_t block_elements = static_cast<std::size_t>(kLanes * tile.head_dim);
+  for (int b = chunk.begin; b < chunk.end; ++b) {
+    std::byte* block = tile.expanded + static_cast<std::size_t>(b) * block_elements * 2;
+    Simd::widen_to_bf16(reinterpret_cast<const std::int8_t*>(from[b]),
+                        reinterpret_cast<std::uint16_t*>(block), block_elements);
+    to[b] = block;
+  }
+}
+
 template <class Simd, class Dot>
 void attend_chunk_q8_0(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {
-  const std::size_t block_elements = static_cast<std::size_t>(kLanes * tile.head_dim);
-  const std::byte* expanded[kChunkBlocks] = {};
-  const auto expand = [&](const std::byte* const* from) {
-    for (int b = chunk.begin; b < chunk.end; ++b) {
-      std::byte* to = tile.expanded + static_cast<std::size_t>(b) * block_elements * 2;
-      Simd::widen_to_bf16(reinterpret_cast<const std::int8_t*>(from[b]),
-                          reinterpret_cast<std::uint16_t*>(to), block_elements);
-      expanded[b] = to;
-    }
-  };
-  expand(chunk.keys);
-  chunk_scores<Simd, Dot>(tile, chunk, expanded, chunk.key_scales);
+  const std::byte* widened[kChunkBlocks] = {};
+  widen_chunk<Simd>(tile, chunk, chunk.keys, widened);
+  chunk_scores<Simd, Dot>(tile, chunk, widened, chunk.key_scales);
   for (int v = 0; v < tile.num_vectors; ++v) {
     chunk_weights<Simd, Dot>(tile, chunk, chunk.value_scales, v, result);
   }
-  expand(chunk.values);
-  chunk_values<Simd, Dot>(tile, chunk, expanded, result);
+  widen_chunk<Simd>(tile, chunk, chunk.values, widened);
+  chunk_values<Simd, Dot>(tile, chunk, widened, result);
 }
 
 template <class Simd>
@@ -459,11 +462,12 @@ template <class Simd>
 constexpr KernelSet kernel_set() {
   using F32 = F32Dot<Simd>;
   using Bf16 = typename Simd::Bf16Dot;
-  return KernelSet{
-      {load_queries<Simd, F32>, attend_chunk<Simd, F32>, merge_partial<Simd>, finish_tile<Simd>},
-      {load_queries<Simd, Bf16>, attend_chunk<Simd, Bf16>, merge_partial<Simd>, finish_tile<Simd>},
-      {load_queries<Simd, Bf16>, attend_chunk_q8_0<Simd, Bf16>, merge_partial<Simd>,
-       finish_tile<Simd>}};
+  return KernelSet{{load_queries<Simd, F32>, attend_chunk<Simd, F32>, merge_partial<Simd>,
+                    finish_tile<Simd>, nullptr, nullptr},
+                   {load_queries<Simd, Bf16>, attend_chunk<Simd, Bf16>, merge_partial<Simd>,
+                    finish_tile<Simd>, nullptr, nullptr},
+                   {load_queries<Simd, Bf16>, attend_chunk_q8_0<Simd, Bf16>, merge_partial<Simd>,
+                    finish_tile<Simd>, nullptr, nullptr}};
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace karez {
 inline constexpr int kTileVectors = 32;
 inline constexpr int kLanes = 16;  // tokens in a block; coordinates in a vector
 inline constexpr int kChunkBlocks = 16;
+inline constexpr int kRegisterStateBytes = 64;
 // Floats from one vector's scores to the next: a chunk, and a cache line against set conflicts.
 inline constexpr int kScoreStride = kChunkBlocks * kLanes + 16;
 
@@ -31,7 +32,8 @@ struct QueryTile {
   float softcap;       // log2(e) x cap; 0: off
   float softcap_gain;  // 2 log2(e) scale / cap
 
-  std::byte* queries;   // [num_vectors][head_dim], 4 bytes each at most, in the kernel's own form
+  std::byte* queries;   // [num_vectors][head_dim rounded up to 32], 4 bytes each at most, in the
+                        // kernel's own form
   float* scores;        // [num_vectors][kScoreStride]
   std::byte* weights;   // [num_vectors][kScoreStride], 4 bytes each at most, in the kernel's form
   std::byte* expanded;  // bf16 [kChunkBlocks][16 * head_dim], q8_0 only
@@ -65,6 +67,10 @@ struct AttentionKernels {
   void (*merge)(const QueryTile& tile, const Partial& part, const Partial& state);
   // out = state.out / state.sum, rows at row_stride floats, the group's heads consecutive.
   void (*finish)(const QueryTile& tile, const Partial& state, float* out, std::size_t row_stride);
+  // Called by each thread around a layer: keep and bring back register state that other code in
+  // the same thread relies on. Null: there is none. state: kRegisterStateBytes.
+  void (*save_registers)(std::byte* state);
+  void (*restore_registers)(const std::byte* state);
 };
 
 // One instruction set's kernels by KV type.
@@ -79,6 +85,7 @@ extern const KernelSet kPortableKernels;
 extern const KernelSet kAvx2Kernels;
 extern const KernelSet kAvx512Kernels;
 extern const KernelSet kAvx512Bf16Kernels;
+extern const KernelSet kAmxBf16Kernels;
 #endif
 
 }  // namespace karez

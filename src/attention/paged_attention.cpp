@@ -82,11 +82,15 @@ struct ThreadScratch {
     Carver carver(base);
     const auto dim = static_cast<std::size_t>(head_dim);
     constexpr std::size_t kScores = std::size_t{kTileVectors} * std::size_t{kScoreStride};
-    tile.queries = carver.take<std::byte>(std::size_t{kTileVectors} * dim * sizeof(float));
+    constexpr std::size_t kDimStep = 32;
+    const std::size_t padded_dim = (dim + kDimStep - 1) / kDimStep * kDimStep;
+    tile.queries = carver.take<std::byte>(std::size_t{kTileVectors} * padded_dim * sizeof(float));
     tile.scores = carver.take<float>(kScores);
     tile.weights = carver.take<std::byte>(kScores * sizeof(float));
-    tile.expanded =
-        carver.take<std::byte>(type == KvType::kQ8_0 ? std::size_t{kChunkTokens} * dim * 2 : 0);
+    // Key tiles of a head dim that is not a multiple of 32 read on behind the last block.
+    constexpr std::size_t kTileBytes = 1024;
+    tile.expanded = carver.take<std::byte>(
+        type == KvType::kQ8_0 ? std::size_t{kChunkTokens} * dim * 2 + kTileBytes : 0);
     state = take_partial(carver, head_dim);
     part = take_partial(carver, head_dim);
     return carver.used();
@@ -106,8 +110,9 @@ const KernelSet& kernel_set_for(CpuLevel level) {
     case CpuLevel::kAvx512:
       return kAvx512Kernels;
     case CpuLevel::kAvx512Bf16:
-    case CpuLevel::kAmxBf16:
       return kAvx512Bf16Kernels;
+    case CpuLevel::kAmxBf16:
+      return kAmxBf16Kernels;
 #endif
     default:
       return kPortableKernels;
@@ -149,6 +154,8 @@ class CpuPagedAttention final : public PagedAttention {
     }
     const std::size_t bytes = ThreadScratch{}.carve(nullptr, head_dim_, type_);
     scratch_bytes_.resize(bytes * scratch_.size());
+    // Kernels may compute with rows that no query fills; their results are ignored.
+    std::fill_n(scratch_bytes_.data(), bytes * scratch_.size(), std::byte{0});
     for (std::size_t i = 0; i < scratch_.size(); ++i) {
       scratch_[i].carve(scratch_bytes_.data() + i * bytes, head_dim_, type_);
       QueryTile& tile = scratch_[i].tile;
@@ -216,6 +223,10 @@ class CpuPagedAttention final : public PagedAttention {
     Step step{layer, layer_view, queries, out, plan, scratch_[static_cast<std::size_t>(thread)]};
     auto& next = next_item_[static_cast<std::size_t>(layer)];
     const int num_items = static_cast<int>(plan.items.size());
+    alignas(kCacheLineBytes) std::byte registers[kRegisterStateBytes];
+    if (kernels_.save_registers != nullptr) {
+      kernels_.save_registers(registers);
+    }
     // One item is claimed ahead, so that its first keys can be fetched during the current one.
     int item = next.fetch_add(1, std::memory_order_relaxed);
     while (item < num_items) {
@@ -223,6 +234,9 @@ class CpuPagedAttention final : public PagedAttention {
       run_item(step, plan.items[static_cast<std::size_t>(item)],
                following < num_items ? &plan.items[static_cast<std::size_t>(following)] : nullptr);
       item = following;
+    }
+    if (kernels_.restore_registers != nullptr) {
+      kernels_.restore_registers(registers);
     }
   }
 

@@ -40,6 +40,9 @@ struct RowRange {
 
 class AttentionHarness {
  public:
+  // Tokens whose keys and values are infinite.
+  static constexpr std::uint32_t kInfiniteContent = 0xffffffffU;
+
   explicit AttentionHarness(const HarnessOptions& options);
 
   KVCacheManager& kv() { return *kv_; }
@@ -54,9 +57,9 @@ class AttentionHarness {
   // The same without attending.
   void fill(SequenceId sequence, int num_tokens);
 
-  // Largest absolute difference between `out` (as run() returned it for `ranges`) and the
-  // reference over keys, values and queries rounded as the KV type rounds them.
-  double error(const std::vector<float>& out, const std::vector<RowRange>& ranges);
+  // What run() should have returned for `ranges`, its latest argument: the reference over keys,
+  // values and queries rounded as the KV type rounds them.
+  std::vector<float> expected(const std::vector<RowRange>& ranges);
 
   std::int64_t planned_read_bytes(int layer) const { return attention_->planned_read_bytes(layer); }
 
@@ -74,6 +77,11 @@ class AttentionHarness {
   std::map<SequenceId, std::uint32_t> contents_;
   std::map<std::uint32_t, ReferenceTokens> references_;
 };
+
+// Largest absolute difference; NaN if any element of either is NaN.
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b);
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
 
 // Calls body(thread) on num_threads threads at once and waits for all.
 void run_on_threads(int num_threads, const std::function<void(int)>& body);

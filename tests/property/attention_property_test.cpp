@@ -1,0 +1,59 @@
+// Random mixes of sequences, forks, row counts and threads against the reference.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "support/attention_harness.h"
+
+namespace karez {
+namespace {
+
+using test::AttentionHarness;
+using test::HarnessOptions;
+using test::RowRange;
+
+int pick(std::mt19937& random, std::initializer_list<int> choices) {
+  return choices.begin()[random() % choices.size()];
+}
+
+HarnessOptions random_options(std::mt19937& random) {
+  HarnessOptions o;
+  const auto levels = supported_cpu_levels();
+  o.cpu_level = levels[random() % levels.size()];
+  o.type = static_cast<KvType>(random() % 3);
+  o.num_kv_heads = pick(random, {1, 2, 3});
+  o.num_heads = o.num_kv_heads * pick(random, {1, 2, 3, 5, 8});
+  o.head_dim = pick(random, {16, 32, 48, 64, 112});
+  o.layer_windows = {pick(random, {0, 1, 30, 300}), 0};
+  o.softcap = random() % 4 == 0 ? 2.0F : 0.0F;
+  o.max_threads = pick(random, {1, 2, 5});
+  return o;
+}
+
+class AttentionProperty : public testing::TestWithParam<unsigned> {};
+INSTANTIATE_TEST_SUITE_P(Seeds, AttentionProperty, testing::Range(0U, 24U));
+
+TEST_P(AttentionProperty, AnyMixOfSequencesAgreesWithTheReference) {
+  std::mt19937 random(GetParam());
+  const HarnessOptions o = random_options(random);
+  AttentionHarness harness(o);
+  std::vector<SequenceId> sequences = {harness.open(1), harness.open(2)};
+  for (int step = 0; step < 5; ++step) {
+    std::vector<RowRange> ranges;
+    for (const SequenceId sequence : sequences) {
+      if (ranges.empty() || random() % 2 == 0) {
+        ranges.push_back({sequence, pick(random, {1, 1, 2, 3, 17, 45, 130})});
+      }
+    }
+    const std::vector<float> out =
+        harness.run(ranges, 1 + static_cast<int>(random() % static_cast<unsigned>(o.max_threads)));
+    ASSERT_LT(test::largest_difference(out, harness.expected(ranges)),
+              o.type == KvType::kF32 ? 2e-6 : 6e-3)
+        << to_string(o.cpu_level) << " " << to_string(o.type);
+    const SequenceId parent = sequences[random() % sequences.size()];
+    sequences.push_back(harness.fork(parent, harness.kv().num_tokens(parent)));
+  }
+}
+
+}  // namespace
+}  // namespace karez
