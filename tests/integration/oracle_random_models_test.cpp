@@ -138,19 +138,31 @@ std::vector<TokenId> random_text(std::size_t count, int vocab_size, std::uint64_
 }
 
 // Logits of random models are small numbers around 0, so the margins of the best two are too; the
-// differences are what counts. As in oracle_logits_test.cpp, quantised weights amplify last bits,
-// because activations are rounded to 8 bits; f16 and bf16 weights because activations are rounded
-// to the weights' type.
-constexpr double kMaxDifferenceF32 = 2e-3;
-constexpr double kMaxDifferenceRounded = 0.15;
-constexpr double kMeanDifferenceRounded = 0.02;
+// differences are what counts. With f32 weights only the order of sums differs. Gemma's GELU goes
+// through ggml's table of 16-bit floats, which turns last bits into steps. With other weights
+// activations are rounded to 8 or 16 bits before each product, which does the same
+// (oracle_logits_test.cpp). Measured: 1e-5, 1.2e-3 and 0.13; a wrong angle or mask gives more than
+// 0.5.
+constexpr double kMaxDifferenceF32 = 1e-4;
+constexpr double kMaxDifferenceGelu = 5e-3;
+constexpr double kMaxDifferenceRounded = 0.3;
+constexpr double kMeanDifferenceRounded = 0.03;
+
+double max_difference(const RandomModelSpec& spec) {
+  if (spec.weight_type != "f32") {
+    return kMaxDifferenceRounded;
+  }
+  return spec.architecture == "gemma3" ? kMaxDifferenceGelu : kMaxDifferenceF32;
+}
+
+// These models are too small to be worth more.
+constexpr int kThreads = 1;
 
 class OracleRandomModels : public testing::TestWithParam<Case> {};
 
 void expect_close(const Agreement& agreement, const RandomModelSpec& spec) {
   std::cout << "  " << agreement.to_string() << std::endl;
-  const bool exact = spec.weight_type == "f32";
-  EXPECT_LE(agreement.max_difference(), exact ? kMaxDifferenceF32 : kMaxDifferenceRounded);
+  EXPECT_LE(agreement.max_difference(), max_difference(spec));
   EXPECT_LE(agreement.mean_difference(), kMeanDifferenceRounded);
 }
 
@@ -159,8 +171,8 @@ TEST_P(OracleRandomModels, LogitsAgreeForOneSequence) {
   const TemporaryFile file(std::string("oracle_one_") + GetParam().name);
   random_model(spec).write(file.path());
   const std::vector<TokenId> text = random_text(600, spec.vocab_size, 7);
-  const auto ours = paged_model(file.path(), {.max_tokens = 640});
-  const auto reference = llama_model(file.path(), {.max_tokens = 640});
+  const auto ours = paged_model(file.path(), {.num_threads = kThreads, .max_tokens = 640});
+  const auto reference = llama_model(file.path(), {.num_threads = kThreads, .max_tokens = 640});
   // The prompt in one forward; then single rows and slices.
   expect_close(compare(*ours, *reference, single_sequence_schedule(text, 300, 40)), spec);
 }
@@ -175,8 +187,10 @@ TEST_P(OracleRandomModels, LogitsAgreeForMixedSequences) {
     texts.push_back(random_text(static_cast<std::size_t>(prompt + 40), spec.vocab_size,
                                 static_cast<std::uint64_t>(prompt)));
   }
-  const LlamaModelOptions llama_options{.max_tokens = 256, .num_sequences = 4};
-  const auto ours = paged_model(file.path(), {.max_tokens = 256, .num_sequences = 4});
+  const LlamaModelOptions llama_options{
+      .num_threads = kThreads, .max_tokens = 256, .num_sequences = 4};
+  const auto ours =
+      paged_model(file.path(), {.num_threads = kThreads, .max_tokens = 256, .num_sequences = 4});
   const auto reference = llama_model(file.path(), llama_options);
   expect_close(compare(*ours, *reference, mixed_schedule(texts, kPrompts)), spec);
 }
