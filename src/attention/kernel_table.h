@@ -18,7 +18,7 @@ namespace karez {
 inline constexpr int kTileVectors = 32;
 inline constexpr int kLanes = 16;  // tokens in a block; coordinates in a vector
 inline constexpr int kChunkBlocks = 16;
-inline constexpr int kRegisterStateBytes = 64;
+inline constexpr int kRegisterStateBytes = 128;
 // Floats from one vector's scores to the next: a chunk, and a cache line against set conflicts.
 inline constexpr int kScoreStride = kChunkBlocks * kLanes + 16;
 

@@ -1,7 +1,11 @@
 // AMX: scores and values of bf16 and q8_0 as products of tiles of 16 x 16 results.
 //
-// Used for every row count, single decode rows too: a tile product sums pairs in another order than
-// vdpbf16ps, so a mix would make a row's bits depend on how many rows came with it.
+// Tiles of few vectors (decode) wait for memory, and ordinary FMAs wait better: the processor looks
+// further ahead past them. So those take FMAs *in the order of tdpbf16ps*: within a tile product,
+// even and odd members of the pairs are summed apart from 0, then both sums are added to the
+// result. The bits are the same, so a row's bits stay independent of how many rows came with it.
+// Denormals are flushed to zero in both, as tdpbf16ps does by itself.
+//
 // Blocks are read in place: keys are B tiles of 16 lines (32 coordinates), values are B tiles of 8
 // lines (16 tokens). Rows behind num_vectors hold anything; their results are ignored.
 // See "Intel 64 and IA-32 Architectures Optimization Reference Manual", chapter on AMX.
@@ -16,6 +20,7 @@ namespace {
 using Simd = Avx512Bf16Simd;
 using Dot = Simd::Bf16Dot;
 
+constexpr int kFewVectors = 4;  // up to here FMAs are faster
 constexpr int kTileRows = 16;
 constexpr int kPairsOfTile = 16;           // lines of a key tile
 constexpr int kLinesOfBlock = kLanes / 2;  // lines of a value tile
@@ -59,9 +64,46 @@ inline void prefetch_lines(const std::byte* p, int count) {
   }
 }
 
+// ---- FMAs in the order of tdpbf16ps ------------------------------------------------------------
+
+struct TileOrderSimd : Avx512Simd {
+  static constexpr int kRows = 4;
+  static constexpr int kValueRows = 4;
+  static constexpr int kValueVectors = 2;
+  template <int R>
+  static constexpr int blocks_for_rows() {
+    return R <= 2 ? 4 : 2;
+  }
+};
+
+struct TileOrderDot : Avx512Simd::Bf16Dot {
+  struct Sum {
+    __m512 even;
+    __m512 odd;
+    __m512 total;
+  };
+  static Sum clear() { return {Simd::zero(), Simd::zero(), Simd::zero()}; }
+  static Sum step(Sum sum, const std::byte* row, int line, const Line& l) {
+    const float* pair = reinterpret_cast<const float*>(row) + 2 * line;
+    return {Simd::fma(Simd::broadcast(pair[0]), l.even, sum.even),
+            Simd::fma(Simd::broadcast(pair[1]), l.odd, sum.odd), sum.total};
+  }
+  static Sum fold(Sum sum) {
+    return {Simd::zero(), Simd::zero(), Simd::add(sum.total, Simd::add(sum.even, sum.odd))};
+  }
+  static __m512 total(Sum sum) { return sum.total; }
+  static __m512 store(std::byte* p, __m512 x) {
+    const __m256i halves = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+    const __m512 rounded =
+        _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    Simd::store(reinterpret_cast<float*>(p), rounded);
+    return rounded;
+  }
+};
+
 // ---- scores ------------------------------------------------------------------------------------
 
-// Two row tiles x two blocks. `stop` < 2: the second block repeats the first.
+// Two row tiles x two blocks. Without `pair` the second block repeats the first, not stored.
 inline void scores_two_tiles(const QueryTile& tile, const std::byte* const* keys,
                              const std::byte* const* prefetch, int b, bool pair) {
   const int dim = padded_dim(tile.head_dim);
@@ -244,6 +286,9 @@ void amx_values(const QueryTile& tile, const ChunkBlocks& chunk, const std::byte
 // ---- the functions of the table ----------------------------------------------------------------
 
 void load_padded_queries(const QueryTile& tile, const float* queries, std::size_t row_stride) {
+  if (tile.num_vectors <= kFewVectors) {
+    return load_queries<TileOrderSimd, TileOrderDot>(tile, queries, row_stride);
+  }
   const int dim = padded_dim(tile.head_dim);
   for (int v = 0; v < tile.num_vectors; ++v) {
     const float* in = queries + static_cast<std::size_t>(v / tile.group) * row_stride +
@@ -257,6 +302,9 @@ void load_padded_queries(const QueryTile& tile, const float* queries, std::size_
 }
 
 void attend_chunk_amx(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {
+  if (tile.num_vectors <= kFewVectors) {
+    return attend_chunk<TileOrderSimd, TileOrderDot>(tile, chunk, result);
+  }
   finish_stores();
   amx_scores(tile, chunk, chunk.keys);
   for (int v = 0; v < tile.num_vectors; ++v) {
@@ -267,6 +315,9 @@ void attend_chunk_amx(const QueryTile& tile, const ChunkBlocks& chunk, const Par
 }
 
 void attend_chunk_amx_q8_0(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {
+  if (tile.num_vectors <= kFewVectors) {
+    return attend_chunk_q8_0<TileOrderSimd, TileOrderDot>(tile, chunk, result);
+  }
   const std::byte* widened[kChunkBlocks] = {};
   widen_chunk<Simd>(tile, chunk, chunk.keys, widened);
   finish_stores();
@@ -284,9 +335,19 @@ void attend_chunk_amx_q8_0(const QueryTile& tile, const ChunkBlocks& chunk, cons
   amx_values(tile, chunk, widened, result);
 }
 
-void save_tile_config(std::byte* state) { asm volatile("sttilecfg (%0)" ::"r"(state) : "memory"); }
+// Tile configuration (64 bytes), then the float control register.
+void save_registers(std::byte* state) {
+  constexpr unsigned kFlushDenormals = 0x8040;
+  const unsigned control = _mm_getcsr();
+  asm volatile("sttilecfg (%0)" ::"r"(state) : "memory");
+  __builtin_memcpy(state + 64, &control, sizeof control);
+  _mm_setcsr(control | kFlushDenormals);
+}
 
-void restore_tile_config(const std::byte* state) {
+void restore_registers(const std::byte* state) {
+  unsigned control;
+  __builtin_memcpy(&control, state + 64, sizeof control);
+  _mm_setcsr(control);
   asm volatile("ldtilecfg (%0)" ::"r"(state) : "memory");
 }
 
@@ -294,10 +355,10 @@ void restore_tile_config(const std::byte* state) {
 
 constinit const KernelSet kAmxBf16Kernels = {
     kernel_set<Simd>().f32,
-    {load_padded_queries, attend_chunk_amx, merge_partial<Simd>, finish_tile<Simd>,
-     save_tile_config, restore_tile_config},
+    {load_padded_queries, attend_chunk_amx, merge_partial<Simd>, finish_tile<Simd>, save_registers,
+     restore_registers},
     {load_padded_queries, attend_chunk_amx_q8_0, merge_partial<Simd>, finish_tile<Simd>,
-     save_tile_config, restore_tile_config}};
+     save_registers, restore_registers}};
 
 }  // namespace karez
 

@@ -297,6 +297,15 @@ class CpuPagedAttention final : public PagedAttention {
     blocks.begin = first / kBlockSize - chunk_block;
     blocks.end = (end + kBlockSize - 1) / kBlockSize - chunk_block;
     const BlockTableView table = rows.tables[group_of_layer_[static_cast<std::size_t>(step.layer)]];
+    const SlotId* slots = step.view.slots_of_head(job.kv_head);
+    // The slot numbers of the chunk after: looked up next time, when memory is busy.
+    const auto table_end = static_cast<int>(table.size());
+    for (int b = 0; b < kChunkBlocks && chunk_block + kChunkBlocks + b < table_end; b += 4) {
+      const BlockId block = table[static_cast<std::size_t>(chunk_block + kChunkBlocks + b)];
+      if (!block.is_none()) {
+        __builtin_prefetch(slots + block.value);
+      }
+    }
     for (int b = blocks.begin; b < blocks.end; ++b) {
       const BlockId block = table[static_cast<std::size_t>(chunk_block + b)];
       KAREZ_DCHECK(!block.is_none(), "a visible block is not in the table");

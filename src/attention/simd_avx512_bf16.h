@@ -9,6 +9,11 @@ namespace {
 struct Avx512Bf16Simd : Avx512Simd {
   struct Bf16Dot {
     using Line = __m512i;
+    // One vector holds the sum: nothing to fold.
+    using Sum = F;
+    static Sum clear() { return Avx512Simd::zero(); }
+    static Sum fold(Sum sum) { return sum; }
+    static F total(Sum sum) { return sum; }
     static constexpr int kPerLine = 2;
     static constexpr std::size_t kElementBytes = 2;
     static constexpr bool kAccurateExp = false;

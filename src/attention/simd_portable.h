@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/kernel_common.h"
 #include "attention/kernel_table.h"
 
 namespace karez {
@@ -125,6 +126,11 @@ struct PortableSimd {
       F even;
       F odd;
     };
+    // One vector holds the sum: nothing to fold.
+    using Sum = F;
+    static Sum clear() { return PortableSimd::zero(); }
+    static Sum fold(Sum sum) { return sum; }
+    static F total(Sum sum) { return sum; }
     static constexpr int kPerLine = 2;
     static constexpr std::size_t kElementBytes = 4;
     static constexpr bool kAccurateExp = false;
