@@ -148,14 +148,15 @@ Remove or rename .venv and start this again."
 
 # The last "[done/all]" of ninja in a log, every second on a terminal, else every half minute.
 show_build_progress() {
-  local pid=$1 log=$2 seconds=0 counter
+  local pid=$1 log=$2 start=$SECONDS seconds=0 shown=0 counter
   while kill -0 "$pid" 2> /dev/null; do
     sleep 1
-    seconds=$((seconds + 1))
+    seconds=$((SECONDS - start))
     counter=$(grep -o '\[[0-9]*/[0-9]*\]' "$log" | tail -n 1 || true)
     if [[ -t 2 ]]; then
       printf '\r   %d:%02d %s \033[K' $((seconds / 60)) $((seconds % 60)) "$counter" >&2
-    elif ((seconds % 30 == 0)); then
+    elif ((seconds - shown >= 30)); then
+      shown=$seconds
       printf '   %d:%02d %s\n' $((seconds / 60)) $((seconds % 60)) "$counter" >&2
     fi
   done
