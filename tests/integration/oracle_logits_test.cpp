@@ -5,16 +5,14 @@
 #include <iostream>
 #include <vector>
 
+#include "support/dequantised_copy.h"
 #include "support/model_files.h"
 #include "support/oracle.h"
+#include "support/temporary_file.h"
 
 namespace karez::test {
 namespace {
 
-// With f32 keys and values on both sides only the order of sums and the last bits of exp() differ.
-// Both engines then round activations to 8 bits before each product with quantised weights, and a
-// last bit decides now and then between two 8-bit values, which moves logits (of size 10 to 30) by
-// this much. A wrong position, mask, scale or norm moves them by whole units.
 struct Tolerance {
   double max_difference;
   double mean_difference;
@@ -22,7 +20,16 @@ struct Tolerance {
   // Where the reference's two best are closer than this, either may win.
   float margin;
 };
-constexpr Tolerance kF32Tolerance = {1.0, 0.05, 0.98, 0.25F};
+// Keys and values are f32 on both sides, so only the order of sums and the last bits of exp()
+// differ. With f32 weights that is all there is: 1e-4 of logits of size 10 to 30. Gemma's GELU goes
+// through ggml's table of 16-bit floats, which turns last bits into steps.
+constexpr Tolerance kF32Weights = {2e-3, 1e-4, 0.998, 2e-3F};
+constexpr Tolerance kF32WeightsGelu = {0.25, 0.02, 0.99, 0.05F};
+// With the file's quantised weights, activations are rounded to 8 bits before each product. A last
+// bit then decides now and then between two 8-bit values, and after 18 to 30 layers all roundings
+// are others. libllama differs from itself by as much when its weights are laid out in another way
+// (repacking on and off): by 2.0 at most and 0.20 on average, 95 % the same top-1.
+constexpr Tolerance kQuantisedWeights = {6.0, 0.35, 0.93, 0.75F};
 
 void expect_close(const Agreement& agreement, const Tolerance& tolerance, std::int64_t min_rows) {
   std::cout << "  " << agreement.to_string() << std::endl;
@@ -45,7 +52,7 @@ void compare_one_sequence(const char* name, int prompt_tokens) {
   const auto ours = paged_model(path, {.max_tokens = num_tokens});
   const auto reference = llama_model(path, {.max_tokens = num_tokens});
   const Schedule schedule = single_sequence_schedule(text, prompt_tokens, kSingleRows);
-  expect_close(compare(*ours, *reference, schedule), kF32Tolerance, kComparedTokens);
+  expect_close(compare(*ours, *reference, schedule), kQuantisedWeights, kComparedTokens);
 }
 
 TEST_P(OracleLogits, AgreeAfterAPromptOf5Tokens) { compare_one_sequence(GetParam(), 5); }
@@ -67,7 +74,32 @@ TEST_P(OracleLogits, AgreeForEightSequencesMixedInEachForward) {
   const auto ours = paged_model(path, {.max_tokens = 3072, .num_sequences = 8});
   const auto reference = llama_model(path, llama_options);
   const Schedule schedule = mixed_schedule(texts, kPrompts);
-  expect_close(compare(*ours, *reference, schedule), kF32Tolerance, 512);
+  expect_close(compare(*ours, *reference, schedule), kQuantisedWeights, 512);
+}
+
+TEST_P(OracleLogits, AgreeToTheLastBitsWithF32Weights) {
+  const Tolerance& tolerance = GetParam() == kGemma3 ? kF32WeightsGelu : kF32Weights;
+  const TemporaryFile file("f32.gguf");
+  write_dequantised_copy(model_path(GetParam()), file.path());
+  constexpr std::array<int, 4> kPrompts = {5, 500, 17, 640};
+  constexpr int kContinuation = 32;
+  const std::vector<TokenId> text = real_text(file.path(), 1200);
+  {
+    const auto ours = paged_model(file.path(), {.max_tokens = 1024});
+    const auto reference = llama_model(file.path(), {.max_tokens = 1024});
+    const Schedule schedule =
+        single_sequence_schedule(std::span(text).first(500 + 128), 500, kContinuation);
+    expect_close(compare(*ours, *reference, schedule), tolerance, 128);
+  }
+  std::vector<std::vector<TokenId>> texts;
+  for (std::size_t s = 0; s < kPrompts.size(); ++s) {
+    const auto begin = text.begin() + static_cast<std::ptrdiff_t>(s * 150);
+    texts.emplace_back(begin, begin + kPrompts[s] + kContinuation);
+  }
+  const LlamaModelOptions llama_options{.max_tokens = 768, .num_sequences = 4};
+  const auto ours = paged_model(file.path(), {.max_tokens = 768, .num_sequences = 4});
+  const auto reference = llama_model(file.path(), llama_options);
+  expect_close(compare(*ours, *reference, mixed_schedule(texts, kPrompts)), tolerance, 128);
 }
 
 // What a narrower KV type costs, beside what libllama's own types cost. All against libllama's f32.

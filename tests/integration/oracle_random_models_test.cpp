@@ -1,10 +1,8 @@
 // Every architecture and shape that Karez runs, as small models with random weights, against
 // libllama.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <array>
-#include <filesystem>
 #include <iostream>
 #include <ostream>
 #include <random>
@@ -13,6 +11,7 @@
 
 #include "support/oracle.h"
 #include "support/random_model.h"
+#include "support/temporary_file.h"
 
 namespace karez::test {
 namespace {
@@ -113,21 +112,6 @@ std::vector<Case> cases() {
   };
 }
 
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& name)
-      : path_((std::filesystem::temp_directory_path() /
-               (name + "." + std::to_string(getpid()) + ".gguf"))
-                  .string()) {}
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 std::vector<TokenId> random_text(std::size_t count, int vocab_size, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<TokenId> tokens(count);
@@ -168,7 +152,7 @@ void expect_close(const Agreement& agreement, const RandomModelSpec& spec) {
 
 TEST_P(OracleRandomModels, LogitsAgreeForOneSequence) {
   const RandomModelSpec& spec = GetParam().spec;
-  const TemporaryFile file(std::string("oracle_one_") + GetParam().name);
+  const TemporaryFile file(std::string(GetParam().name) + ".gguf");
   random_model(spec).write(file.path());
   const std::vector<TokenId> text = random_text(600, spec.vocab_size, 7);
   const auto ours = paged_model(file.path(), {.num_threads = kThreads, .max_tokens = 640});
@@ -179,7 +163,7 @@ TEST_P(OracleRandomModels, LogitsAgreeForOneSequence) {
 
 TEST_P(OracleRandomModels, LogitsAgreeForMixedSequences) {
   const RandomModelSpec& spec = GetParam().spec;
-  const TemporaryFile file(std::string("oracle_mixed_") + GetParam().name);
+  const TemporaryFile file(std::string(GetParam().name) + ".gguf");
   random_model(spec).write(file.path());
   constexpr std::array<int, 4> kPrompts = {5, 16, 200, 90};
   std::vector<std::vector<TokenId>> texts;
