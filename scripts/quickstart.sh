@@ -4,7 +4,7 @@
 #
 #   scripts/quickstart.sh [-- ARGUMENTS OF karez generate]
 #
-# Arguments after -- are added to the command, for example -- -p "Who may use this?" -n 50
+# Arguments after -- are added to the command, for example -- --temp 0.7 -c 6000
 # The first run takes 5 to 10 minutes on 2 cores, most of it building ggml; the next ones start at
 # once.
 set -euo pipefail
@@ -43,17 +43,17 @@ if [[ ! -e build/release/build.ninja ]]; then
 fi
 cmake --build build/release --target karez --parallel "$(nproc)" 2>&1 | show_build
 
-text=/usr/share/common-licenses/MPL-2.0
-question="Above is a licence. In a few sentences: what may I do with the software, and what must I do \
-if I give it to others?"
+# 4,000 tokens of text; the question stands after it.
+text=/usr/share/common-licenses/GPL-2
+question="What is this text about? Answer in two sentences."
 if [[ ! -r "$text" ]]; then
-  text=build/question.txt
   echo "== this is not Debian: the question is about this repository's own pages instead" >&2
-  cat docs/*.md README.md CONTRIBUTING.md > "$text"
-  question="Above are the pages of a project. In a few sentences: what is it?"
+  text=build/pages.txt
+  cat README.md docs/architecture.md docs/contracts.md > "$text"
 fi
 
 command=(build/release/karez generate -m models/SmolLM2-135M-Instruct.Q4_1.gguf
-  -f "$text" -p "$question" -n 160 --temp 0 "$@")
+  -f "$text" -p "$question" -n 200 --temp 0
+  --repeat-penalty 1.1 "$@")
 printf '== %s\n' "$(printf '%q ' "${command[@]}")" >&2
 exec "${command[@]}"
