@@ -10,6 +10,17 @@ find_package(Boost 1.74 REQUIRED)  # headers only: Asio and Beast
 find_package(OpenSSL REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 
+# Debian's libxxhash-dev has no CMake package.
+find_path(KAREZ_XXHASH_INCLUDE_DIR xxhash.h)
+find_library(KAREZ_XXHASH_LIBRARY xxhash)
+if(NOT KAREZ_XXHASH_INCLUDE_DIR OR NOT KAREZ_XXHASH_LIBRARY)
+  message(FATAL_ERROR "xxHash was not found. Run scripts/setup.sh, which installs libxxhash-dev.")
+endif()
+add_library(xxhash::xxhash UNKNOWN IMPORTED)
+set_target_properties(xxhash::xxhash PROPERTIES
+  IMPORTED_LOCATION "${KAREZ_XXHASH_LIBRARY}"
+  INTERFACE_INCLUDE_DIRECTORIES "${KAREZ_XXHASH_INCLUDE_DIR}")
+
 set(KAREZ_GGML_VERSION 0.25)  # ggml of llama-cpp-python 0.3.36, the one that the tests run against
 
 file(GLOB karez_wheel_prefixes "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages")

@@ -14,7 +14,7 @@ namespace {
 // What extend() does to one table.
 struct Growth {
   std::int64_t new_blocks = 0;     // appended
-  bool copies_last_block = false;  // it is partly filled and others read it
+  bool copies_last_block = false;  // it is partly filled and others read it, or may find it
   std::int64_t blocks_taken() const { return new_blocks + (copies_last_block ? 1 : 0); }
 };
 
@@ -23,7 +23,8 @@ Growth growth_of(const LogicalBlocks& blocks, const CachedTable& table, int old_
   const std::int64_t end = std::int64_t{old_tokens} + num_tokens;
   return Growth{
       num_blocks(end) - static_cast<std::int64_t>(table.blocks.size()),
-      num_tokens > 0 && old_tokens % kBlockSize != 0 && blocks.is_shared(table.blocks.back())};
+      num_tokens > 0 && old_tokens % kBlockSize != 0 &&
+          (blocks.is_shared(table.blocks.back()) || blocks.is_cached(table.blocks.back()))};
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ bool KVCacheManager::extend(SequenceId sequence, int num_tokens) {
     slots_taken += growth_of(blocks, target.tables[g], old_tokens, num_tokens).blocks_taken() *
                    blocks.slots_per_block(static_cast<int>(g));
   }
-  if (slots_taken > blocks.pool().num_free() ||
+  if (slots_taken > blocks.num_available_slots() ||
       num_tokens > std::numeric_limits<int>::max() - old_tokens) {
     return false;
   }
@@ -63,7 +64,7 @@ bool KVCacheManager::extend(SequenceId sequence, int num_tokens) {
     const std::size_t first = table.size() - (growth.copies_last_block ? 1 : 0);
     table.resize(table.size() + static_cast<std::size_t>(growth.new_blocks));
     KAREZ_CHECK(blocks.allocate(static_cast<int>(g), std::span(table).subspan(first)),
-                "the pool has fewer free slots than it said");
+                "fewer slots are available than were counted");
     if (growth.copies_last_block) {
       blocks.copy(old_last, table[first]);
       blocks.drop_reference(old_last);

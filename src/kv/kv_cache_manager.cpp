@@ -42,7 +42,7 @@ SequenceId KVCacheManager::Impl::add(CachedSequence sequence) {
 
 void KVCacheManager::Impl::drop_from(CachedTable& table, std::int64_t first) {
   const auto size = static_cast<std::int64_t>(table.blocks.size());
-  for (std::int64_t i = std::max(first, table.num_released); i < size; ++i) {
+  for (std::int64_t i = size; i-- > std::max(first, table.num_released);) {
     blocks.drop_reference(table.blocks[static_cast<std::size_t>(i)]);
   }
   table.blocks.resize(static_cast<std::size_t>(std::min(first, size)));
@@ -81,8 +81,13 @@ std::optional<SequenceId> KVCacheManager::fork(SequenceId parent, int num_tokens
 }
 
 void KVCacheManager::close(SequenceId sequence) {
-  for (CachedTable& table : impl_->find(sequence).tables) {
-    impl_->drop_from(table, 0);
+  CachedSequence& closed = impl_->find(sequence);
+  // From the end to the start, all groups side by side: idle blocks are taken in this order, and a
+  // cached block is of no use without those before it.
+  for (std::int64_t size = num_blocks(closed.num_tokens); size-- > 0;) {
+    for (CachedTable& table : closed.tables) {
+      impl_->drop_from(table, size);
+    }
   }
   impl_->sequences.erase(sequence);
 }

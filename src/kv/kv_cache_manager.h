@@ -4,13 +4,15 @@
 // reference counted and shared by forks; a shared block that is about to be written is copied first
 // (copy-on-write). Running out of slots is a value: extend() says false and changes nothing.
 //
-// Does not know tokens' content, models, requests or attention.
+// Does not know tokens' content, models, requests or attention. Which content is where is the
+// PrefixCache's to know: it marks blocks as cached.
 //
 //   logical block:  free --extend--> owned (1 reference) <--fork/close--> shared (n references)
-//                   owned --close/truncate--> free, once no pin is left
+//                   owned --close/truncate, once no pin is left--> free; idle if it is cached
+//                   idle  --open_cached--> owned;  --extend of any sequence, oldest first--> free
 //
 // Invariants (check_invariants): each slot is free or owned by one block; reference counts equal
-// the number of table entries; a block with references or pins has all its slots.
+// the number of table entries; a block with references or pins, or a cached one, has all its slots.
 //
 // Thread: one owner thread for every non-const call. While a step runs, worker threads may read
 // tables and views and write the tokens of the step into blocks that extend() made private.
@@ -23,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +42,8 @@ namespace karez {
 
 struct KVCacheStats {
   std::int64_t slots_total = 0;
-  std::int64_t slots_used = 0;
+  std::int64_t slots_used = 0;      // by sequences and pins
+  std::int64_t slots_idle = 0;      // cached, nobody uses them: extend() may take them
   std::int64_t cap_bytes = 0;       // slots_total x slot bytes: what was mapped
   std::int64_t used_bytes = 0;      // slots_used x slot bytes
   std::int64_t metadata_bytes = 0;  // tables, counts, free lists: what they take now
@@ -72,16 +76,33 @@ class KVCacheManager {
   // caller then writes them. All or nothing. A last block that others share is copied.
   // Blocks that no later token reads (sliding windows) are released, also when the answer is false.
   // By 0 tokens it takes nothing.
-  // False: too few free slots (not an error: the caller evicts, preempts or waits), or more tokens
-  // than an int counts.
+  // False: too few free and idle slots (not an error: the caller evicts, preempts or waits), or
+  // more tokens than an int counts.
   [[nodiscard]] bool extend(SequenceId sequence, int num_tokens);
   // Slots that extend() would take from the pool now, net of what it would release first (negative
-  // if it releases more). extend() says true if that many are free.
+  // if it releases more). extend() says true if that many are available.
   std::int64_t slots_needed(SequenceId sequence, int num_tokens) const;
+  // Free and idle slots.
+  std::int64_t slots_available() const;
   // Forgets all tokens from num_tokens on.
   // Requires: num_tokens <= num_tokens(sequence).
   // False, without effect: as fork() says none.
   [[nodiscard]] bool truncate(SequenceId sequence, int num_tokens);
+
+  // For PrefixCache. A cached block that nobody uses is idle: it keeps its slots and content until
+  // extend() needs them, those that became idle first. A sequence that would write into a cached
+  // block gets a copy.
+  // Requires: some sequence has the block, and it is full and written.
+  void cache(BlockId block);
+  void uncache(BlockId block);
+  bool is_cached(BlockId block) const;
+  // Called from inside extend() with each idle block whose slots are taken; it is not cached any
+  // more. Must not call the manager. At most one at a time; empty: none.
+  void on_evict(std::function<void(BlockId)> callback);
+  // A new sequence of num_tokens (whole blocks) over cached blocks. Takes no slots from others.
+  // tables: [num_layer_groups][num_tokens / 16]; entries that no later row reads (sliding windows)
+  // are ignored. Requires: all others are cached.
+  SequenceId open_cached(int num_tokens, std::vector<std::vector<BlockId>> tables);
 
   int num_tokens(SequenceId sequence) const;
   BlockTableView table(SequenceId sequence, int group) const;

@@ -57,9 +57,10 @@ KVCacheStats KVCacheManager::stats() const {
   }
   KVCacheStats stats;
   stats.slots_total = pool.num_slots();
-  stats.slots_used = pool.num_held();
+  stats.slots_idle = blocks.num_idle_slots();
+  stats.slots_used = pool.num_held() - stats.slots_idle;
   stats.cap_bytes = pool.capacity_bytes();
-  stats.used_bytes = pool.num_held() * static_cast<std::int64_t>(pool.slot_bytes());
+  stats.used_bytes = stats.slots_used * static_cast<std::int64_t>(pool.slot_bytes());
   stats.metadata_bytes = static_cast<std::int64_t>(metadata);
   stats.blocks_used = blocks.num_used();
   stats.blocks_shared = blocks.num_shared();

@@ -34,7 +34,8 @@ LogicalBlocks::LogicalBlocks(const KVCacheSpec& spec, std::vector<LayerGroup> gr
     : pool_(std::move(pool)),
       num_kv_heads_(spec.num_kv_heads),
       groups_(std::move(groups)),
-      places_(static_cast<std::size_t>(spec.num_layers)) {
+      places_(static_cast<std::size_t>(spec.num_layers)),
+      idle_(0) {
   std::uint32_t num_ids = 0;
   std::size_t num_entries = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -51,14 +52,17 @@ LogicalBlocks::LogicalBlocks(const KVCacheSpec& spec, std::vector<LayerGroup> gr
   slots_.resize(num_entries);
   references_.resize(num_ids);
   pins_.resize(num_ids);
+  cached_.resize(num_ids);
+  idle_ = IdleBlocks(num_ids);
 }
 
 bool LogicalBlocks::allocate(int group, std::span<BlockId> out) {
   Range& range = ranges_[index(group)];
   const auto count = static_cast<std::int64_t>(out.size());
-  if (count > pool_.num_free() / range.slots_per_block) {
+  if (count > num_available_slots() / range.slots_per_block) {
     return false;
   }
+  evict_until_free(count * range.slots_per_block);
   // Ids cannot run out before slots: a range has an id for each block that the whole pool can hold.
   for (BlockId& block : out) {
     block = BlockId(range.first_id + range.free.take());
@@ -91,6 +95,50 @@ void LogicalBlocks::drop_reference(BlockId block) {
   free_if_unused(block);
 }
 
+void LogicalBlocks::cache(BlockId block) {
+  KAREZ_CHECK(references_[block.value] > 0 && !cached_[block.value],
+              "only a used block becomes cached, once");
+  cached_[block.value] = true;
+}
+
+void LogicalBlocks::uncache(BlockId block) {
+  KAREZ_CHECK(cached_[block.value], "the block is not cached");
+  cached_[block.value] = false;
+  if (idle_.contains(block)) {
+    remove_idle(block);
+    free(block);
+  }
+}
+
+void LogicalBlocks::reuse(BlockId block) {
+  KAREZ_CHECK(cached_[block.value], "only a cached block is used again");
+  if (idle_.contains(block)) {
+    remove_idle(block);
+  }
+  if (++references_[block.value] == 2) {
+    ++num_shared_;
+  }
+}
+
+void LogicalBlocks::remove_idle(BlockId block) {
+  idle_.remove(block);
+  --num_idle_;
+  idle_slots_ -= range_of(block).slots_per_block;
+}
+
+void LogicalBlocks::evict_until_free(std::int64_t slots) {
+  while (pool_.num_free() < slots) {
+    const BlockId oldest = idle_.oldest();
+    KAREZ_CHECK(!oldest.is_none(), "idle blocks have fewer slots than was counted");
+    cached_[oldest.value] = false;
+    remove_idle(oldest);
+    if (on_evict_) {
+      on_evict_(oldest);
+    }
+    free(oldest);
+  }
+}
+
 void LogicalBlocks::pin(BlockId block) {
   KAREZ_CHECK(references_[block.value] > 0, "a free block cannot be pinned");
   ++pins_[block.value];
@@ -108,6 +156,16 @@ void LogicalBlocks::free_if_unused(BlockId block) {
   if (references_[block.value] > 0 || pins_[block.value] > 0) {
     return;
   }
+  if (cached_[block.value]) {
+    idle_.push_newest(block);
+    ++num_idle_;
+    idle_slots_ += range_of(block).slots_per_block;
+    return;
+  }
+  free(block);
+}
+
+void LogicalBlocks::free(BlockId block) {
   Range& range = range_of(block);
   const std::uint32_t id = block.value - range.first_id;
   std::size_t entry = range.first_entry + id;
@@ -154,13 +212,14 @@ std::int64_t LogicalBlocks::num_used() const {
   for (const Range& range : ranges_) {
     used += range.free.size() - range.free.num_free();
   }
-  return used;
+  return used - num_idle_;
 }
 
 std::size_t LogicalBlocks::metadata_bytes() const {
   std::size_t bytes = pool_.metadata_bytes() + places_.capacity() * sizeof(LayerPlace) +
                       (slots_.capacity() + taken_.capacity()) * sizeof(SlotId) +
-                      (references_.capacity() + pins_.capacity()) * sizeof(std::uint32_t);
+                      (references_.capacity() + pins_.capacity()) * sizeof(std::uint32_t) +
+                      cached_.capacity() / 8 + idle_.metadata_bytes();
   for (const Range& range : ranges_) {
     bytes += sizeof(Range) + range.free.metadata_bytes();
   }

@@ -1,26 +1,34 @@
 // Logical blocks: which exist, how often they are referenced and pinned, and which slots hold them.
 //
-//   free --allocate--> referenced --last drop_reference--> free, or pinned until the last unpin
+//   free --allocate--> used --last drop_reference, last unpin--> free
+//                      used --the same, if it is cached--> idle --reuse--> used
+//                                                          idle --allocate, oldest first--> free
+//
+// A cached block keeps its slots and content when nobody uses it, until they are needed.
 //
 // One id space for all layer groups: the ids of a group are one range, so an id says its group.
 // Does not know sequences; KVCacheManager keeps one reference for each block table entry.
 //
 // Memory: the slot table takes 4 bytes for each slot and layer group (any group may fill the whole
-// pool), a block 8 bytes of counts, and free lists one bit for each slot and block.
+// pool), a block 8 bytes of counts, 8 of links and one flag, and free lists one bit for each slot
+// and block.
 //
 // Thread: one owner thread; layer() views may be read by others while the owner changes nothing.
 // Owns: the pool.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "kv/block_pool.h"
 #include "kv/block_table.h"
 #include "kv/free_ids.h"
+#include "kv/idle_blocks.h"
 #include "kv/kv_cache_spec.h"
 #include "kv/kv_types.h"
 
@@ -32,7 +40,8 @@ class LogicalBlocks {
   // Fails: as BlockPool::create(); kInvalidArgument if there would be more blocks than ids.
   static Expected<LogicalBlocks> create(const KVCacheSpec& spec, std::int64_t cap_bytes);
 
-  // Takes out.size() blocks with all their slots and one reference each, or nothing (false).
+  // Takes out.size() blocks with all their slots and one reference each, or nothing (false). Idle
+  // blocks give up their slots if too few are free.
   // Slots are taken in the order layer, head, block.
   [[nodiscard]] bool allocate(int group, std::span<BlockId> out);
   void add_reference(BlockId block);
@@ -42,8 +51,18 @@ class LogicalBlocks {
   // Copies the bytes of all slots. Requires: blocks of the same group.
   void copy(BlockId from, BlockId to);
 
+  // Requires: the block is referenced and not cached.
+  void cache(BlockId block);
+  // Requires: the block is cached. Frees it if it is idle.
+  void uncache(BlockId block);
+  bool is_cached(BlockId block) const { return cached_[block.value]; }
+  // As add_reference(), also of an idle block. Requires: the block is cached.
+  void reuse(BlockId block);
+  // Called inside allocate() when an idle block is about to lose its slots; it is not cached then.
+  void on_evict(std::function<void(BlockId)> callback) { on_evict_ = std::move(callback); }
+
   bool is_shared(BlockId block) const { return references_[block.value] > 1; }
-  // The next drop_reference() frees the slots.
+  // The next drop_reference() makes the slots available.
   bool is_last_reference(BlockId block) const {
     return references_[block.value] == 1 && pins_[block.value] == 0;
   }
@@ -54,7 +73,10 @@ class LogicalBlocks {
   KVLayerView layer(int layer) const;
   const BlockPool& pool() const { return pool_; }
 
-  std::int64_t num_used() const;  // blocks with slots
+  // Slots that allocate() can give: free ones and those of idle blocks.
+  std::int64_t num_available_slots() const { return pool_.num_free() + idle_slots_; }
+  std::int64_t num_idle_slots() const { return idle_slots_; }
+  std::int64_t num_used() const;  // blocks with slots that are not idle
   std::int64_t num_shared() const { return num_shared_; }
   std::int64_t num_pins() const { return num_pins_; }
   std::size_t metadata_bytes() const;
@@ -82,6 +104,10 @@ class LogicalBlocks {
   static std::size_t index(int group) { return static_cast<std::size_t>(group); }
   Range& range_of(BlockId block);
   void free_if_unused(BlockId block);
+  void free(BlockId block);
+  void remove_idle(BlockId block);
+  // Until so many slots are free. Requires: num_available_slots() is as much.
+  void evict_until_free(std::int64_t slots);
   // The slots of one block lie this far apart in slots_, from its first entry on.
   static std::size_t stride(const Range& range) {
     return static_cast<std::size_t>(range.free.size());
@@ -98,6 +124,11 @@ class LogicalBlocks {
   std::vector<SlotId> taken_;       // scratch of allocate()
   std::vector<std::uint32_t> references_;  // [num_ids]
   std::vector<std::uint32_t> pins_;        // [num_ids]
+  std::vector<bool> cached_;               // [num_ids]
+  IdleBlocks idle_;                        // cached, without references and pins
+  std::function<void(BlockId)> on_evict_;  // may be empty
+  std::int64_t idle_slots_ = 0;
+  std::int64_t num_idle_ = 0;
   std::int64_t num_shared_ = 0;
   std::int64_t num_pins_ = 0;
 };

@@ -14,6 +14,8 @@ std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_referen
   std::int64_t slots_owned = 0;
   std::int64_t shared = 0;
   std::int64_t pins = 0;
+  std::int64_t idle = 0;
+  std::int64_t idle_slots = 0;
   for (const Range& range : ranges_) {
     for (std::uint32_t i = 0; i < range.free.size(); ++i) {
       const std::uint32_t id = range.first_id + i;
@@ -24,6 +26,10 @@ std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_referen
       slots_owned += range.free.is_free(i) ? 0 : range.slots_per_block;
       shared += references_[id] > 1 ? 1 : 0;
       pins += pins_[id];
+      if (idle_.contains(BlockId(id))) {
+        ++idle;
+        idle_slots += range.slots_per_block;
+      }
     }
   }
   if (slots_owned != pool_.num_held()) {
@@ -33,6 +39,10 @@ std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_referen
   if (shared != num_shared_ || pins != num_pins_) {
     return fmt::format("{} blocks are shared and {} pins are held, counted were {} and {}", shared,
                        pins, num_shared_, num_pins_);
+  }
+  if (idle != num_idle_ || idle_slots != idle_slots_) {
+    return fmt::format("{} blocks with {} slots are idle, counted were {} with {}", idle,
+                       idle_slots, num_idle_, idle_slots_);
   }
   return {};
 }
@@ -44,7 +54,13 @@ std::string LogicalBlocks::check_block(const Range& range, std::uint32_t id,
     return fmt::format("block {} has {} references, {} are expected", id, references_[id],
                        expected_references);
   }
-  const bool used = references_[id] > 0 || pins_[id] > 0;
+  const bool in_use = references_[id] > 0 || pins_[id] > 0;
+  if (idle_.contains(BlockId(id)) != (cached_[id] && !in_use)) {
+    return fmt::format("block {} is {}, {} and {}", id, cached_[id] ? "cached" : "not cached",
+                       in_use ? "in use" : "not in use",
+                       idle_.contains(BlockId(id)) ? "idle" : "not idle");
+  }
+  const bool used = in_use || cached_[id];
   if (used == range.free.is_free(id - range.first_id)) {
     return fmt::format("block {} with {} references and {} pins is {}", id, references_[id],
                        pins_[id], used ? "free" : "not free");
