@@ -26,6 +26,7 @@ std::string StopSequences::push(std::string_view text) {
     for (const std::string& stop : texts_) {
       if (seen.ends_with(stop)) {
         stopped_ = true;
+        match_ = stop;
         held_.resize(end - stop.size());
         return std::exchange(held_, {});
       }

@@ -25,10 +25,13 @@ class StopSequences {
   std::string finish();
 
   bool stopped() const { return stopped_; }
+  // The text that ended the answer; empty until one did.
+  const std::string& match() const { return match_; }
 
  private:
   std::vector<std::string> texts_;  // longest first
   std::string held_;                // a proper beginning of one of texts_, as long as possible
+  std::string match_;
   bool stopped_ = false;
 };
 

@@ -1,0 +1,16 @@
+// From the scheduler's plan to the model's input.
+//
+// Thread: a pure function.
+#pragma once
+
+#include "kv/kv_cache_manager.h"
+#include "model/forward_batch.h"
+#include "sched/step_plan.h"
+
+namespace karez {
+
+// The plan's sequences in their order; one output row for each with wants_logits.
+// The views are valid until the next change of kv.
+ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv);
+
+}  // namespace karez

@@ -1,0 +1,157 @@
+// Adding, cancelling and updating sequences. The planning of a step is in scheduler_plan.cpp.
+#include "sched/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace karez {
+
+Scheduler::Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const SchedulerOptions& options)
+    : kv_(kv),
+      prefix_cache_(prefix_cache),
+      options_(options),
+      slots_total_(kv.stats().slots_total) {
+  KAREZ_CHECK(options.validate().has_value(), "the scheduler's options are valid");
+}
+
+Scheduler::~Scheduler() {
+  for (auto& [key, sequence] : running_) {
+    close(sequence);
+  }
+}
+
+bool Scheduler::can_ever_fit(int num_tokens) const {
+  // In steps of one token it takes the fewest slots, and make_room() goes down to that.
+  return kv_.spec().slots_for_sequence(num_tokens, 1) <= slots_total_;
+}
+
+void Scheduler::add(const Request& request) {
+  KAREZ_CHECK(!plan_is_open_, "requests come between steps");
+  KAREZ_CHECK(!request.prompt.empty(), "a prompt is not empty");
+  KAREZ_CHECK(request.num_choices >= 1 && request.num_choices <= options_.max_num_seqs,
+              "all choices of a request run at once");
+  Sequence sequence;
+  sequence.request = request.id;
+  sequence.priority = request.priority;
+  sequence.num_choices = request.num_choices;
+  sequence.use_prefix_cache = request.use_prefix_cache && prefix_cache_ != nullptr;
+  sequence.cache_salt = request.cache_salt;
+  sequence.tokens = request.prompt;
+  sequence.num_prompt_tokens = static_cast<int>(request.prompt.size());
+  waiting_.emplace(schedule_key(options_.policy, request.priority, ++num_arrivals_, 0),
+                   std::move(sequence));
+}
+
+void Scheduler::cancel(RequestId request) {
+  KAREZ_CHECK(!plan_is_open_, "requests go between steps");
+  for (auto it = running_.begin(); it != running_.end();) {
+    if (it->second.request == request) {
+      close(it->second);
+      it = running_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  std::erase_if(waiting_, [&](const auto& entry) { return entry.second.request == request; });
+}
+
+void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
+  KAREZ_CHECK(plan_is_open_, "update() follows schedule()");
+  plan_is_open_ = false;
+  std::span<const SampledToken> samples = output.samples;
+  for (const PlannedSequence& planned : plan.sequences) {
+    const auto it = running_.find(planned.key);
+    KAREZ_CHECK(it != running_.end(), "the plan is of this scheduler");
+    Sequence& sequence = it->second;
+    sequence.num_computed_tokens += static_cast<int>(planned.tokens.size());
+    if (sequence.use_prefix_cache) {
+      const auto computed = static_cast<std::size_t>(sequence.num_computed_tokens);
+      prefix_cache_->publish(sequence.kv, sequence.cache_salt,
+                             std::span(sequence.tokens).first(computed), sequence.chain);
+    }
+    if (planned.wants_logits) {
+      const auto count = static_cast<std::size_t>(planned.num_choices);
+      KAREZ_CHECK(samples.size() >= count, "a sample for each choice with logits");
+      take_samples(it, samples.first(count));
+      samples = samples.subspan(count);
+    }
+  }
+  KAREZ_CHECK(samples.empty(), "no sample without logits");
+}
+
+void Scheduler::take_samples(Sequences::iterator it, std::span<const SampledToken> samples) {
+  Sequence& sequence = it->second;
+  const int num_tokens = static_cast<int>(sequence.tokens.size());
+  for (std::size_t i = 1; i < samples.size(); ++i) {
+    if (samples[i].finished) {
+      continue;
+    }
+    const auto fork = kv_.fork(sequence.kv, num_tokens);
+    KAREZ_CHECK(fork.has_value(), "a sequence can be forked at its own length");
+    Sequence choice = sequence;
+    choice.choice = static_cast<int>(i);
+    choice.num_choices = 1;
+    choice.kv = *fork;
+    choice.tokens.push_back(samples[i].token);
+    ScheduleKey key = it->first;
+    key.choice = choice.choice;
+    running_.emplace(key, std::move(choice));
+  }
+  if (samples[0].finished) {
+    close(sequence);
+    running_.erase(it);
+    return;
+  }
+  sequence.num_choices = 1;
+  sequence.tokens.push_back(samples[0].token);
+}
+
+void Scheduler::update_failed(const StepPlan& plan) {
+  KAREZ_CHECK(plan_is_open_, "update_failed() follows schedule()");
+  plan_is_open_ = false;
+  for (const PlannedSequence& planned : plan.sequences) {
+    const auto it = running_.find(planned.key);
+    KAREZ_CHECK(it != running_.end(), "the plan is of this scheduler");
+    close(it->second);
+    running_.erase(it);
+  }
+}
+
+void Scheduler::open(Sequence& sequence) {
+  sequence.chain = PrefixChain{};
+  sequence.num_computed_tokens = 0;
+  if (sequence.use_prefix_cache) {
+    if (auto match = prefix_cache_->match(sequence.cache_salt, sequence.tokens)) {
+      sequence.kv = match->sequence;
+      sequence.num_computed_tokens = match->num_tokens;
+      sequence.chain = match->chain;
+      return;
+    }
+  }
+  sequence.kv = kv_.open();
+}
+
+void Scheduler::close(Sequence& sequence) {
+  kv_.close(sequence.kv);
+  sequence.kv = SequenceId::none();
+  sequence.num_computed_tokens = 0;
+}
+
+int Scheduler::num_running() const {
+  int count = 0;
+  for (const auto& [key, sequence] : running_) {
+    count += sequence.num_choices;
+  }
+  return count;
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = counters_;
+  stats.num_running = num_running();
+  stats.num_waiting = static_cast<int>(waiting_.size());
+  return stats;
+}
+
+}  // namespace karez

@@ -1,0 +1,112 @@
+// Decides what each step computes: continuous batching under three budgets.
+//
+//   loop:  plan = schedule();  run the plan's tokens through the model;  update(plan, samples)
+//
+// A step is a number of tokens for each of some sequences; there is no prefill or decode mode.
+// Budgets: rows of a step, sequences that run at once, free slots (policy.h divides the rows).
+//
+// Slots. Running sequences take slots as they grow, in the order of service. When none are left the
+// last one in that order is preempted: it loses its KV, waits, and is computed again later (what
+// the prefix cache still has of it is found). So the first one always progresses, and in turn each
+// one becomes the first. One that has the whole fast tier to itself and still lacks slots is ended
+// (StepPlan::ended); the caller must refuse prompts that can never fit (can_ever_fit).
+// A waiting sequence starts only if there are slots for all its tokens, besides those that running
+// prompts will still need and one block for each running sequence; else it would be preempted soon.
+// Nobody overtakes a sequence that waits for slots.
+//
+// Equal prompts. A sequence whose prompt begins like one that is being computed ahead of it waits
+// until those blocks are findable, instead of computing them again; others may start meanwhile.
+//
+// Starvation: none under kFcfs. Under kPriority a stream of requests with lower numbers can hold
+// back those with higher numbers for as long as it lasts, waiting or running (by preemption).
+//
+// Does not know models, logits, stop conditions, time or text.
+// Thread: one owner thread, the KVCacheManager's.
+// Owns: the sequences, and those that it opens in the KVCacheManager.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "kv/kv_cache_manager.h"
+#include "kv/prefix_cache.h"
+#include "sched/policy.h"
+#include "sched/request.h"
+#include "sched/scheduler_options.h"
+#include "sched/sequence.h"
+#include "sched/step_plan.h"
+
+namespace karez {
+
+struct SchedulerStats {
+  int num_running = 0;  // choices; a prompt that is being computed counts each of its choices
+  int num_waiting = 0;  // requests and preempted choices
+  std::int64_t preemptions = 0;
+  std::int64_t prefix_queries_tokens = 0;  // prompt tokens looked up, once per request
+  std::int64_t prefix_hits_tokens = 0;     // of them found
+};
+
+class Scheduler {
+ public:
+  // Requires: options are valid. prefix_cache may be null: nothing is shared but by num_choices.
+  // Both must outlive the scheduler; every other sequence of kv takes slots from it.
+  Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const SchedulerOptions& options);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Whether a sequence of so many tokens can be computed when it has all slots to itself. From any
+  // thread.
+  bool can_ever_fit(int num_tokens) const;
+
+  // Requires: between update() and schedule(); an id that is not in use, a prompt that is not empty
+  // and can ever fit, 1 <= num_choices <= max_num_seqs.
+  void add(const Request& request);
+  // Ends all choices of a request in any phase; their slots are free or idle afterwards. Unknown
+  // ids are ignored. Requires: as add().
+  void cancel(RequestId request);
+
+  // The next step. Not empty (sequences or ended) if there is work. Its room in the KV store is
+  // taken. Call update() or update_failed() with it before the next one.
+  StepPlan schedule();
+  // The step was computed and sampled.
+  void update(const StepPlan& plan, const StepOutput& output);
+  // The step failed: its sequences are ended, their KV is not used.
+  void update_failed(const StepPlan& plan);
+
+  bool has_work() const { return !running_.empty() || !waiting_.empty(); }
+  SchedulerStats stats() const;
+
+ private:
+  using Sequences = std::map<ScheduleKey, Sequence>;  // in the order of service
+
+  // Takes slots for up to num_tokens more tokens; returns for how many. Preempts those behind it.
+  int make_room(Sequences::iterator sequence, int num_tokens);
+  void preempt_last();
+  void plan_running(StepPlan& plan, int& prefill_left);
+  // False: not now, and nobody behind it either.
+  [[nodiscard]] bool plan_waiting(StepPlan& plan, Sequences::iterator sequence, int& prefill_left);
+  void add_to_plan(StepPlan& plan, const ScheduleKey& key, const Sequence& sequence,
+                   int num_tokens) const;
+  void end(StepPlan& plan, Sequences::iterator sequence);
+  // Opens the sequence in the KV store, with what the prefix cache knows of it.
+  void open(Sequence& sequence);
+  void close(Sequence& sequence);
+  bool waits_for_prefix(const ScheduleKey& key, const Sequence& sequence) const;
+  bool has_room_for(const Sequence& sequence) const;
+  std::int64_t slots_to_compute_rest(const Sequence& sequence) const;
+  void take_samples(Sequences::iterator sequence, std::span<const SampledToken> samples);
+  int num_running() const;
+
+  KVCacheManager& kv_;
+  PrefixCache* prefix_cache_;
+  SchedulerOptions options_;
+  std::int64_t slots_total_;
+  Sequences running_;
+  Sequences waiting_;
+  std::uint64_t num_arrivals_ = 0;
+  bool plan_is_open_ = false;
+  SchedulerStats counters_;  // of it the sums
+};
+
+}  // namespace karez

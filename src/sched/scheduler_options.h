@@ -1,0 +1,31 @@
+// The budgets of a step and the order of requests.
+//
+// Thread: a value.
+#pragma once
+
+#include "base/status.h"
+
+namespace karez {
+
+enum class SchedulingPolicy {
+  kFcfs,      // in the order of arrival
+  kPriority,  // lower Request::priority first, in the order of arrival among equals
+};
+
+struct SchedulerOptions {
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  // Rows of one step, of all sequences together. >= 1.
+  int max_num_batched_tokens = 512;
+  // Sequences that run at once; a request with n choices counts n times. >= 1.
+  int max_num_seqs = 64;
+  // Prompt tokens of a step in which others generate. >= 1. The time of a step is what a reader
+  // waits between two tokens, and prompt tokens are most of it. 128 rows are enough for matrix
+  // products to run at nearly full speed, so a smaller step costs prefill throughput, and a larger
+  // one only makes readers wait.
+  int max_prefill_tokens_beside_decodes = 128;
+
+  // Fails: kInvalidArgument naming the field, its value and the allowed range.
+  Expected<void> validate() const;
+};
+
+}  // namespace karez

@@ -1,0 +1,41 @@
+// The mutable state of one choice of one request, as the scheduler keeps it.
+//
+// A request with n choices is one sequence until its prompt is computed, then n of them, which
+// share the prompt's KV.
+//
+//   waiting --admit--> running --update--> gone
+//      ^------preempt-----/
+//
+// Thread: the scheduler's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/token.h"
+#include "kv/kv_types.h"
+#include "kv/prefix_cache.h"
+#include "sched/request.h"
+
+namespace karez {
+
+struct Sequence {
+  RequestId request = 0;
+  int priority = 0;
+  int choice = 0;
+  int num_choices = 1;  // that this sequence stands for: more than 1 until the prompt is computed
+  bool use_prefix_cache = true;
+  std::string cache_salt;
+  std::vector<TokenId> tokens;  // the prompt, then what was generated
+  int num_prompt_tokens = 0;
+  int cached_tokens = -1;  // of the prompt, found instead of computed; -1: not looked up yet
+
+  // Only while it runs:
+  SequenceId kv;
+  int num_computed_tokens = 0;  // their KV is written
+  PrefixChain chain;
+
+  int num_remaining_tokens() const { return static_cast<int>(tokens.size()) - num_computed_tokens; }
+};
+
+}  // namespace karez

@@ -1,0 +1,351 @@
+// Random load on scheduler, KV store and prefix cache, with a model whose answers depend on every
+// stored block (PagedFakeRunner). Each answer must be that of the request alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/step_batch.h"
+#include "kv/prefix_cache.h"
+#include "sched/scheduler.h"
+#include "support/paged_fake_runner.h"
+
+namespace karez::test {
+namespace {
+
+constexpr int kVocabSize = 50;
+constexpr TokenId kEnd = 0;
+
+struct Load {
+  std::string name;
+  std::vector<int> windows;  // of the layers
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  int hash_bits = 128;  // 0: no prefix cache
+};
+
+void PrintTo(const Load& load, std::ostream* out) { *out << load.name; }
+
+// The choices of a request differ, but each is a function of its history.
+TokenId choose(std::span<const float> logits, int choice) {
+  const auto best = std::ranges::max_element(logits) - logits.begin();
+  return (static_cast<TokenId>(best) + choice) % kVocabSize;
+}
+
+// One token at a time, with all slots that it could want and nobody beside it.
+std::vector<TokenId> answer_alone(const std::vector<int>& windows, std::vector<TokenId> history,
+                                  int max_tokens, int choice) {
+  const KVCacheSpec spec = PagedFakeRunner::kv_spec(windows);
+  auto kv = std::move(KVCacheManager::create(spec, 1 << 20).value());
+  PagedFakeRunner runner(kVocabSize);
+  const SequenceId sequence = kv->open();
+  std::vector<TokenId> answer;
+  for (std::size_t i = 0; i < history.size(); ++i) {
+    EXPECT_TRUE(kv->extend(sequence, 1));
+    StepPlan plan;
+    PlannedSequence planned;
+    planned.kv = sequence;
+    planned.first_position = static_cast<int>(i);
+    planned.tokens = std::span(history).subspan(i, 1);
+    planned.wants_logits = true;
+    plan.sequences.push_back(planned);
+    const auto logits = runner.forward(make_batch(plan, *kv), *kv);
+    if (i + 1 < history.size()) {
+      continue;
+    }
+    answer.push_back(choose(*logits, choice));
+    if (answer.back() == kEnd || static_cast<int>(answer.size()) == max_tokens) {
+      break;
+    }
+    history.push_back(answer.back());
+  }
+  return answer;
+}
+
+struct Running {
+  Request request;
+  std::uint64_t arrival = 0;
+  std::map<int, std::vector<TokenId>> answers;  // of choices that have begun
+  std::map<int, bool> finished;
+  bool is_done() const { return static_cast<int>(finished.size()) == request.num_choices; }
+};
+
+class Driver {
+ public:
+  Driver(const Load& load, unsigned seed) : load_(load), random_(seed) {
+    const KVCacheSpec spec = PagedFakeRunner::kv_spec(load.windows);
+    const auto block_slots = static_cast<int>(load.windows.size());
+    const int num_slots = block_slots * number(3, 40) + number(0, block_slots - 1);
+    kv_ = std::move(
+        KVCacheManager::create(spec, static_cast<std::int64_t>(spec.slot_bytes()) * num_slots)
+            .value());
+    if (load.hash_bits > 0) {
+      cache_ = std::make_unique<PrefixCache>(*kv_, "fake", load.hash_bits);
+    }
+    options_ = {load.policy, number(1, 64), number(1, 8), number(1, 40)};
+    scheduler_ = std::make_unique<Scheduler>(*kv_, cache_.get(), options_);
+    for (int i = 0; i < 3; ++i) {
+      bases_.push_back(random_tokens(200));
+    }
+  }
+
+  void run(int num_requests) {
+    int left = num_requests;
+    while (left > 0 || scheduler_->has_work()) {
+      while (left > 0 && chance(scheduler_->has_work() ? 20 : 100)) {
+        submit();
+        --left;
+      }
+      if (chance(3) && !running_.empty()) {
+        cancel(
+            std::next(running_.begin(), number(0, static_cast<int>(running_.size()) - 1))->first);
+      }
+      if (scheduler_->has_work()) {
+        step();
+      }
+      if (testing::Test::HasFatalFailure()) {
+        return;
+      }
+    }
+    EXPECT_TRUE(running_.empty());
+    EXPECT_EQ(kv_->stats().slots_used, 0);
+    EXPECT_EQ(kv_->slots_available(), kv_->stats().slots_total);
+    EXPECT_EQ(kv_->check_invariants(), "");
+    if (cache_ != nullptr) {
+      EXPECT_EQ(cache_->check_invariants(), "");
+    }
+  }
+
+  std::int64_t preemptions() const { return scheduler_->stats().preemptions; }
+  std::int64_t hits() const { return scheduler_->stats().prefix_hits_tokens; }
+  std::int64_t forks() const { return forks_; }
+  std::int64_t ended() const { return ended_; }
+
+ private:
+  int number(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  bool chance(int percent) { return number(1, 100) <= percent; }
+  std::vector<TokenId> random_tokens(int count) {
+    std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+    std::ranges::generate(tokens, [&] { return number(0, kVocabSize - 1); });
+    return tokens;
+  }
+
+  // Prompts share beginnings of all lengths, and sometimes all of it.
+  void submit() {
+    Running running;
+    Request& request = running.request;
+    request.id = ++last_id_;
+    const auto& base = bases_[static_cast<std::size_t>(number(0, 2))];
+    request.prompt.assign(base.begin(), base.begin() + number(1, 120));
+    if (chance(50)) {
+      const auto tail = random_tokens(number(1, 30));
+      request.prompt.insert(request.prompt.end(), tail.begin(), tail.end());
+    }
+    while (!scheduler_->can_ever_fit(static_cast<int>(request.prompt.size()))) {
+      request.prompt.resize(request.prompt.size() / 2 + 1);
+    }
+    request.max_tokens = number(1, 40);
+    request.num_choices = chance(20) ? number(1, std::min(3, options_.max_num_seqs)) : 1;
+    request.priority = number(0, 2);
+    request.use_prefix_cache = chance(90);
+    request.cache_salt = chance(20) ? "salt" : "";
+    running.arrival = ++arrivals_;
+    scheduler_->add(request);
+    running_.emplace(request.id, std::move(running));
+  }
+
+  void cancel(RequestId id) {
+    scheduler_->cancel(id);
+    check_answers(running_.at(id));
+    running_.erase(id);
+    ASSERT_EQ(kv_->check_invariants(), "");
+  }
+
+  // Of the oldest request the first choice that goes on.
+  std::pair<RequestId, int> oldest() const {
+    const Running& running = running_.begin()->second;
+    int choice = 0;
+    while (running.finished.contains(choice)) {
+      ++choice;
+    }
+    return {running.request.id, choice};
+  }
+
+  void step() {
+    const auto [oldest_id, oldest_choice] = oldest();
+    const StepPlan plan = scheduler_->schedule();
+    bool oldest_progresses = false;
+    for (const PlannedSequence& planned : plan.sequences) {
+      oldest_progresses |= planned.request == oldest_id && planned.choice == oldest_choice;
+    }
+    for (const EndedSequence& ended : plan.ended) {
+      oldest_progresses |= ended.request == oldest_id && ended.choice == oldest_choice;
+      end(ended);
+    }
+    // It may have been overtaken while it waited for a prefix; from its start on it never stops.
+    if (load_.policy == SchedulingPolicy::kFcfs &&
+        oldest_started_ == std::pair(oldest_id, oldest_choice)) {
+      ASSERT_TRUE(oldest_progresses) << "request " << oldest_id;
+    }
+    if (oldest_progresses) {
+      oldest_started_ = {oldest_id, oldest_choice};
+    }
+    ASSERT_FALSE(plan.sequences.empty() && plan.ended.empty());
+    ASSERT_LE(plan.num_tokens, options_.max_num_batched_tokens);
+    ASSERT_LE(scheduler_->stats().num_running, options_.max_num_seqs);
+    if (chance(1) && !plan.sequences.empty()) {
+      fail_step(plan);
+      return;
+    }
+    StepOutput output;
+    if (!plan.sequences.empty()) {
+      const auto logits = runner_.forward(make_batch(plan, *kv_), *kv_);
+      ASSERT_TRUE(logits);
+      sample(plan, *logits, output);
+    }
+    scheduler_->update(plan, output);
+    std::erase_if(running_, [&](const auto& entry) {
+      if (entry.second.is_done()) {
+        check_answers(entry.second);
+      }
+      return entry.second.is_done();
+    });
+    ASSERT_EQ(kv_->check_invariants(), "");
+    if (cache_ != nullptr) {
+      ASSERT_EQ(cache_->check_invariants(), "");
+    }
+  }
+
+  void sample(const StepPlan& plan, std::span<const float> logits, StepOutput& output) {
+    for (const PlannedSequence& planned : plan.sequences) {
+      Running& running = running_.at(planned.request);
+      const int prompt_tokens = static_cast<int>(running.request.prompt.size());
+      ASSERT_GE(planned.cached_tokens, 0);
+      ASSERT_LT(planned.cached_tokens, prompt_tokens);
+      ASSERT_TRUE(running.request.use_prefix_cache || planned.cached_tokens == 0);
+      if (!planned.wants_logits) {
+        continue;
+      }
+      forks_ += planned.num_choices - 1;
+      for (int i = 0; i < planned.num_choices; ++i) {
+        const int choice = planned.choice + i;
+        const TokenId token = choose(logits.first(kVocabSize), choice);
+        std::vector<TokenId>& answer = running.answers[choice];
+        answer.push_back(token);
+        const bool finished =
+            token == kEnd || static_cast<int>(answer.size()) == running.request.max_tokens;
+        if (finished) {
+          running.finished[choice] = true;
+        }
+        output.samples.push_back({token, finished});
+      }
+      logits = logits.subspan(kVocabSize);
+    }
+  }
+
+  // Only a sequence that needs more than the whole fast tier is ended.
+  void end(const EndedSequence& ended) {
+    Running& running = running_.at(ended.request);
+    ++ended_;
+    for (int choice = ended.choice; choice < ended.choice + ended.num_choices; ++choice) {
+      running.finished[choice] = true;
+      const auto length = running.request.prompt.size() + running.answers[choice].size();
+      ASSERT_GT(kv_->spec().slots_for_sequence(static_cast<std::int64_t>(length), 1),
+                kv_->stats().slots_total);
+    }
+  }
+
+  void fail_step(const StepPlan& plan) {
+    // Its KV is garbage.
+    std::vector<std::pair<RequestId, int>> gone;
+    for (const PlannedSequence& planned : plan.sequences) {
+      for (int i = 0; i < planned.num_choices; ++i) {
+        gone.emplace_back(planned.request, planned.choice + i);
+      }
+    }
+    scheduler_->update_failed(plan);
+    for (const auto& [id, choice] : gone) {
+      running_.at(id).finished[choice] = true;
+    }
+    std::erase_if(running_, [](const auto& entry) { return entry.second.is_done(); });
+    ASSERT_EQ(kv_->check_invariants(), "");
+  }
+
+  // Whatever there is of each answer is the beginning of the answer alone.
+  void check_answers(const Running& running) const {
+    for (const auto& [choice, answer] : running.answers) {
+      const auto alone = answer_alone(load_.windows, running.request.prompt,
+                                      static_cast<int>(answer.size()), choice);
+      ASSERT_EQ(answer, alone) << "request " << running.request.id << " choice " << choice;
+    }
+  }
+
+  Load load_;
+  std::mt19937 random_;
+  SchedulerOptions options_;
+  std::unique_ptr<KVCacheManager> kv_;
+  std::unique_ptr<PrefixCache> cache_;
+  std::unique_ptr<Scheduler> scheduler_;
+  PagedFakeRunner runner_{kVocabSize};
+  std::vector<std::vector<TokenId>> bases_;
+  std::map<RequestId, Running> running_;
+  RequestId last_id_ = 0;
+  std::uint64_t arrivals_ = 0;
+  std::pair<RequestId, int> oldest_started_;
+  std::int64_t forks_ = 0;
+  std::int64_t ended_ = 0;
+};
+
+class SchedulerLoad : public testing::TestWithParam<Load> {};
+
+TEST_P(SchedulerLoad, EveryAnswerIsThatOfTheRequestAlone) {
+  std::int64_t preemptions = 0;
+  std::int64_t hits = 0;
+  std::int64_t forks = 0;
+  std::int64_t ended = 0;
+  for (unsigned seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    Driver driver(GetParam(), seed);
+    driver.run(25);
+    if (HasFailure()) {
+      return;
+    }
+    preemptions += driver.preemptions();
+    hits += driver.hits();
+    forks += driver.forks();
+    ended += driver.ended();
+  }
+  // The load reaches what it is for.
+  EXPECT_GT(preemptions, 5);
+  EXPECT_GT(forks, 50);
+  if (std::ranges::count(GetParam().windows, 0) > 0) {
+    EXPECT_GT(ended, 5);  // windows alone fit into any pool
+  }
+  if (GetParam().hash_bits > 0) {
+    EXPECT_GT(hits, 1000);
+  } else {
+    EXPECT_EQ(hits, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Random, SchedulerLoad,
+    testing::Values(Load{"FullAttention", {0}},                                           //
+                    Load{"WithoutPrefixCache", {0}, SchedulingPolicy::kFcfs, 0},          //
+                    Load{"ByPriority", {0}, SchedulingPolicy::kPriority},                 //
+                    Load{"CollidingHashes", {0, 0}, SchedulingPolicy::kFcfs, 8},          //
+                    Load{"WindowAndFull", {40, 0}},                                       //
+                    Load{"NarrowWindows", {5, 0, 5}, SchedulingPolicy::kPriority},        //
+                    Load{"WindowsOnly", {16, 33}},                                        //
+                    Load{"WindowAndFullColliding", {40, 0}, SchedulingPolicy::kFcfs, 4},  //
+                    Load{"WindowWithoutPrefixCache", {24, 0}, SchedulingPolicy::kFcfs, 0}),
+    [](const auto& load) { return load.param.name; });
+
+}  // namespace
+}  // namespace karez::test

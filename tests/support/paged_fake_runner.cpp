@@ -1,0 +1,92 @@
+#include "support/paged_fake_runner.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "kv/kv_cache_manager.h"
+
+namespace karez::test {
+namespace {
+
+// The finalizer of splitmix64.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+std::byte* place(const KVLayerView& layer, BlockTableView table, int position) {
+  const BlockId block = table[static_cast<std::size_t>(position / kBlockSize)];
+  KAREZ_CHECK(!block.is_none(), "a row reads a block that was given up");
+  return layer.slot(0, block) +
+         sizeof(std::uint64_t) * static_cast<unsigned>(position % kBlockSize);
+}
+
+std::uint64_t run_layer(const KVCacheManager& kv, int layer, BlockTableView table, int position,
+                        TokenId token) {
+  const int window = kv.spec().layer_windows[static_cast<std::size_t>(layer)];
+  const KVLayerView view = kv.layer(layer);
+  std::uint64_t value =
+      mix(mix(static_cast<std::uint64_t>(token) * 31 + static_cast<std::uint64_t>(layer)) +
+          static_cast<std::uint64_t>(position));
+  for (int p = window == 0 ? 0 : std::max(0, position - window + 1); p < position; ++p) {
+    std::uint64_t stored = 0;
+    std::memcpy(&stored, place(view, table, p), sizeof(stored));
+    value = mix(value ^ (stored + static_cast<std::uint64_t>(p)));
+  }
+  std::memcpy(place(view, table, position), &value, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+PagedFakeRunner::PagedFakeRunner(int vocab_size) {
+  config_.architecture = "fake";
+  config_.vocab_size = vocab_size;
+}
+
+KVCacheSpec PagedFakeRunner::kv_spec(std::vector<int> layer_windows) {
+  KVCacheSpec spec;
+  spec.num_layers = static_cast<int>(layer_windows.size());
+  spec.num_kv_heads = 1;
+  spec.head_dim = 16;
+  spec.layer_windows = std::move(layer_windows);
+  return spec;
+}
+
+Expected<std::span<const float>> PagedFakeRunner::forward(const ForwardBatch& batch,
+                                                          KVCacheManager& kv) {
+  if (before_forward && !before_forward(num_calls_++)) {
+    return fail(StatusCode::kInternal, "the fake runner was told to fail");
+  }
+  logits_.clear();
+  std::size_t output = 0;
+  int row = 0;
+  for (const SequenceRows& rows : batch.sequences) {
+    KAREZ_CHECK(rows.first_row == row && rows.num_rows > 0, "rows are consecutive");
+    for (int i = 0; i < rows.num_rows; ++i, ++row) {
+      const TokenId token = batch.tokens[static_cast<std::size_t>(row)];
+      std::uint64_t state = 0;
+      for (int layer = 0; layer < kv.spec().num_layers; ++layer) {
+        const auto group = static_cast<std::size_t>(kv.group_of_layer(layer));
+        state =
+            mix(state ^ run_layer(kv, layer, rows.tables[group], rows.first_position + i, token));
+      }
+      if (output < batch.output_rows.size() && batch.output_rows[output] == row) {
+        ++output;
+        const auto vocab_size = static_cast<std::size_t>(config_.vocab_size);
+        logits_.resize(logits_.size() + vocab_size, 0.0F);
+        logits_[logits_.size() - vocab_size + state % vocab_size] = 10.0F;
+      }
+    }
+  }
+  KAREZ_CHECK(row == static_cast<int>(batch.tokens.size()), "sequences have all rows");
+  KAREZ_CHECK(output == batch.output_rows.size(), "output rows are rows, in order");
+  return std::span<const float>(logits_);
+}
+
+}  // namespace karez::test
