@@ -1,0 +1,193 @@
+#include "engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kv/prefix_cache.h"
+
+namespace karez {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+std::function<double()> clock_of(const EngineOptions& options) {
+  if (options.clock) {
+    return options.clock;
+  }
+  return
+      [] { return std::chrono::duration<double>(SteadyClock::now().time_since_epoch()).count(); };
+}
+
+std::unique_ptr<PrefixCache> prefix_cache_of(const EngineOptions& options, KVCacheManager& kv) {
+  if (!options.prefix_cache) {
+    return nullptr;
+  }
+  return std::make_unique<PrefixCache>(kv, options.kv_identity, options.prefix_hash_bits);
+}
+
+}  // namespace
+
+Expected<void> EngineOptions::validate() const {
+  const auto check = [](const char* field, int value, int low) -> Expected<void> {
+    if (value < low) {
+      return fail(StatusCode::kInvalidArgument,
+                  fmt::format("{} is {}, allowed are {} and more", field, value, low));
+    }
+    return {};
+  };
+  if (auto valid = scheduler.validate(); !valid) {
+    return valid;
+  }
+  if (auto valid = check("the context", context_tokens, 2); !valid) {
+    return valid;
+  }
+  return check("max-queue", max_queue, 1);
+}
+
+Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
+                                                 std::unique_ptr<ModelRunner> runner,
+                                                 std::unique_ptr<KVCacheManager> kv,
+                                                 const Vocabulary& vocabulary) {
+  if (auto valid = options.validate(); !valid) {
+    return fail(std::move(valid.error()));
+  }
+  std::unique_ptr<Engine> engine(new Engine(options, std::move(runner), std::move(kv), vocabulary));
+  engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
+  return engine;
+}
+
+Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
+               std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary)
+    : options_(options),
+      vocabulary_(vocabulary),
+      limits_{runner->config().vocab_size, options.context_tokens, options.scheduler.max_num_seqs},
+      runner_(std::move(runner)),
+      kv_(std::move(kv)),
+      loop_(*runner_, *kv_, prefix_cache_of(options, *kv_), options.scheduler, clock_of(options)),
+      stats_(loop_.stats()) {}
+
+Engine::~Engine() { shutdown(std::chrono::milliseconds(0)); }
+
+Expected<RequestId> Engine::submit(Request request, Callback callback) {
+  if (auto checked = check_request(request, limits_); !checked) {
+    return fail(std::move(checked.error()));
+  }
+  if (!loop_.can_ever_fit(static_cast<int>(request.prompt.size()))) {
+    return fail(StatusCode::kResourceExhausted,
+                fmt::format("prompt has {} tokens, whose KV is more than the fast tier holds; a "
+                            "shorter prompt or a larger --kv-fast-bytes is needed",
+                            request.prompt.size()));
+  }
+  // Samplers are made here: a grammar takes time, which running requests should not wait for.
+  std::vector<std::unique_ptr<Sampler>> samplers;
+  for (int choice = 0; choice < request.num_choices; ++choice) {
+    SamplingParams params = request.sampling;
+    constexpr std::uint32_t kRandomSeed = 0xFFFFFFFF;
+    if (params.seed != kRandomSeed) {
+      params.seed += static_cast<std::uint32_t>(choice);  // else all choices would be equal
+    }
+    auto sampler = vocabulary_.make_sampler(params);
+    if (!sampler) {
+      return fail(std::move(sampler.error()));
+    }
+    for (const TokenId token : request.prompt) {
+      (*sampler)->accept(token);
+    }
+    samplers.push_back(std::move(*sampler));
+  }
+
+  const std::lock_guard lock(mutex_);
+  if (is_closing_) {
+    return fail(StatusCode::kUnavailable, "the engine is shutting down");
+  }
+  const auto queued = static_cast<std::size_t>(stats_.requests_waiting) + submissions_.size();
+  if (queued >= static_cast<std::size_t>(options_.max_queue)) {
+    return fail(StatusCode::kUnavailable,
+                fmt::format("{} requests are waiting already, allowed are {} (max-queue)", queued,
+                            options_.max_queue));
+  }
+  request.id = ++last_id_;
+  EngineLoop::Submission submission;
+  const int max_tokens = max_answer_tokens(request, limits_);
+  submission.request = std::make_shared<const Request>(std::move(request));
+  for (std::size_t choice = 0; choice < samplers.size(); ++choice) {
+    submission.choices.emplace_back(submission.request, static_cast<int>(choice), max_tokens,
+                                    vocabulary_, std::move(samplers[choice]));
+  }
+  submission.callback = std::move(callback);
+  submission.submitted_seconds = clock_of(options_)();
+  submissions_.push_back(std::move(submission));
+  wake_.notify_one();
+  return last_id_;
+}
+
+void Engine::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  cancellations_.push_back(id);
+  wake_.notify_one();
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.requests_waiting += static_cast<int>(submissions_.size());
+  return stats;
+}
+
+void Engine::shutdown(std::chrono::milliseconds deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = SteadyClock::now() + deadline;
+    deadline_ = is_closing_ ? std::min(deadline_, at) : at;
+    is_closing_ = true;
+    wake_.notify_one();
+  }
+  const std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void Engine::run() {
+  while (true) {
+    std::vector<EngineLoop::Submission> submissions;
+    std::vector<RequestId> cancellations;
+    bool is_over = false;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] {
+        return loop_.has_work() || !submissions_.empty() || !cancellations_.empty() || is_closing_;
+      });
+      submissions.swap(submissions_);
+      cancellations.swap(cancellations_);
+      // Counted as waiting until the scheduler has seen them.
+      stats_.requests_waiting += static_cast<int>(submissions.size());
+      is_over = is_closing_ && SteadyClock::now() >= deadline_;
+    }
+    for (EngineLoop::Submission& submission : submissions) {
+      loop_.add(std::move(submission));
+    }
+    for (const RequestId id : cancellations) {
+      loop_.cancel(id);
+    }
+    if (is_over) {
+      loop_.cancel_all();
+    }
+    if (loop_.has_work()) {
+      loop_.step();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      stats_ = loop_.stats();
+      is_over = is_closing_ && !loop_.has_work() && submissions_.empty();
+    }
+    loop_.deliver();
+    if (is_over) {
+      return;
+    }
+  }
+}
+
+}  // namespace karez

@@ -1,0 +1,91 @@
+// The engine: one thread that loops schedule, forward, sample, update, and tells the callers.
+//
+//   any thread:     submit, cancel, stats  -->  inbox (mutex)  -->  engine thread
+//   engine thread:  owns scheduler, prefix cache, KV store, runner and samplers; calls callbacks
+//
+// It sleeps while there is nothing to do. A failed forward() ends the requests of that step with
+// kError and nothing else. Requests are looked at between steps, so a cancel takes effect within a
+// step.
+// Thread: submit, cancel, stats and shutdown from any; submit and cancel also from callbacks.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/engine_client.h"
+#include "engine/engine_loop.h"
+#include "engine/request_check.h"
+#include "engine/vocabulary.h"
+#include "kv/kv_cache_manager.h"
+#include "model/model_runner.h"
+#include "sched/scheduler_options.h"
+
+namespace karez {
+
+struct EngineOptions {
+  SchedulerOptions scheduler;
+  int context_tokens = 0;      // prompt and answer together, >= 2
+  int max_queue = 1024;        // requests that wait to be run; more are refused. >= 1
+  bool prefix_cache = true;    // share the KV of equal prompt beginnings
+  std::string kv_identity;     // what changes the KV besides the tokens (model, type, positions)
+  int prefix_hash_bits = 128;  // less only in tests
+  // Seconds since any fixed point; called from several threads. Empty: the steady clock.
+  std::function<double()> clock;
+
+  // Fails: kInvalidArgument naming the field, its value and the allowed range.
+  Expected<void> validate() const;
+};
+
+class Engine final : public EngineClient {
+ public:
+  // Starts the thread. The vocabulary must outlive the engine.
+  // Fails: as EngineOptions::validate().
+  static Expected<std::unique_ptr<Engine>> create(const EngineOptions& options,
+                                                  std::unique_ptr<ModelRunner> runner,
+                                                  std::unique_ptr<KVCacheManager> kv,
+                                                  const Vocabulary& vocabulary);
+  // Cancels what still runs.
+  ~Engine() override;
+
+  Expected<RequestId> submit(Request request, Callback callback) override;
+  void cancel(RequestId id) override;
+  EngineStats stats() const override;
+
+  // Refuses new requests, lets the others finish until the deadline, cancels the rest (their
+  // callbacks get kCancelled) and returns when the thread has ended. Again: only an earlier
+  // deadline has an effect. Not from callbacks.
+  void shutdown(std::chrono::milliseconds deadline);
+
+ private:
+  Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
+         std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary);
+  void run();
+
+  const EngineOptions options_;
+  const Vocabulary& vocabulary_;
+  const RequestLimits limits_;
+  std::unique_ptr<ModelRunner> runner_;  // the engine thread's, as the two below
+  std::unique_ptr<KVCacheManager> kv_;
+  EngineLoop loop_;
+
+  mutable std::mutex mutex_;  // of everything down to the thread
+  std::condition_variable wake_;
+  std::vector<EngineLoop::Submission> submissions_;
+  std::vector<RequestId> cancellations_;
+  RequestId last_id_ = 0;
+  EngineStats stats_;  // of the last step
+  bool is_closing_ = false;
+  std::chrono::steady_clock::time_point deadline_;
+
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace karez

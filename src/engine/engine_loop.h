@@ -1,0 +1,79 @@
+// What the engine thread does in one turn, without the thread.
+//
+// Thread: one owner thread.
+// Owns: scheduler, prefix cache and the state of each request.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/choice_stream.h"
+#include "engine/engine_client.h"
+#include "kv/kv_cache_manager.h"
+#include "kv/prefix_cache.h"
+#include "model/model_runner.h"
+#include "sched/scheduler.h"
+
+namespace karez {
+
+class EngineLoop {
+ public:
+  struct Submission {
+    std::shared_ptr<const Request> request;  // checked
+    std::vector<ChoiceStream> choices;       // [num_choices]
+    EngineClient::Callback callback;
+    double submitted_seconds = 0;
+  };
+
+  // All must outlive it. prefix_cache: null turns sharing off. clock: seconds.
+  EngineLoop(ModelRunner& runner, KVCacheManager& kv, std::unique_ptr<PrefixCache> prefix_cache,
+             const SchedulerOptions& options, std::function<double()> clock);
+
+  void add(Submission submission);
+  // Ends all its choices with kCancelled. Unknown ids are ignored.
+  void cancel(RequestId id);
+  void cancel_all();
+
+  bool has_work() const { return scheduler_.has_work(); }
+  // One step. Requires: has_work(). Events are ready afterwards.
+  void step();
+
+  // Calls the callbacks of everything that happened since the last call.
+  void deliver();
+  EngineStats stats() const;
+  // Immutable answer for any thread.
+  bool can_ever_fit(int num_tokens) const { return scheduler_.can_ever_fit(num_tokens); }
+
+ private:
+  struct ActiveRequest {
+    Submission submission;
+    int num_unfinished = 0;
+    int cached_tokens = 0;
+    std::optional<double> scheduled_seconds;
+    std::optional<double> first_token_seconds;
+  };
+
+  void note_scheduled(const StepPlan& plan);
+  // Samples for each choice with logits and keeps its event.
+  StepOutput sample(const StepPlan& plan, std::span<const float> logits);
+  void end_choices(RequestId id, int first_choice, int num_choices, FinishReason reason,
+                   const std::optional<Status>& error);
+  void keep_event(ActiveRequest& active, GenerationEvent event);
+
+  ModelRunner& runner_;
+  KVCacheManager& kv_;
+  std::unique_ptr<PrefixCache> prefix_cache_;
+  Scheduler scheduler_;
+  std::function<double()> clock_;
+  std::unordered_map<RequestId, ActiveRequest> active_;
+  std::vector<std::pair<EngineClient::Callback, GenerationEvent>> events_;
+  std::vector<float> scratch_;
+  EngineStats totals_;  // of it the sums
+};
+
+}  // namespace karez
