@@ -176,7 +176,12 @@ void Engine::run() {
       loop_.cancel_all();
     }
     if (loop_.has_work()) {
-      loop_.step();
+      loop_.plan();
+      {
+        const std::lock_guard lock(mutex_);
+        stats_ = loop_.stats();
+      }
+      loop_.compute();
     }
     {
       const std::lock_guard lock(mutex_);

@@ -80,7 +80,7 @@ class Engine final : public EngineClient {
   std::vector<EngineLoop::Submission> submissions_;
   std::vector<RequestId> cancellations_;
   RequestId last_id_ = 0;
-  EngineStats stats_;  // of the last step
+  EngineStats stats_;  // of the last step, or of the one that is computed now
   bool is_closing_ = false;
   std::chrono::steady_clock::time_point deadline_;
 

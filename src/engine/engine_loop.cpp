@@ -45,14 +45,18 @@ void EngineLoop::cancel_all() {
   }
 }
 
-void EngineLoop::step() {
-  const double start = clock_();
-  const StepPlan plan = scheduler_.schedule();
-  for (const EndedSequence& ended : plan.ended) {
+void EngineLoop::plan() {
+  step_start_seconds_ = clock_();
+  plan_ = scheduler_.schedule();
+  for (const EndedSequence& ended : plan_.ended) {
     end_choices(ended.request, ended.choice, ended.num_choices, FinishReason::kLength,
                 std::nullopt);
   }
-  note_scheduled(plan);
+  note_scheduled(plan_);
+}
+
+void EngineLoop::compute() {
+  const StepPlan plan = std::exchange(plan_, {});
   if (plan.sequences.empty()) {
     scheduler_.update(plan, {});
     return;
@@ -72,7 +76,7 @@ void EngineLoop::step() {
     scheduler_.update_failed(plan);
   }
   ++totals_.steps;
-  totals_.step_seconds += clock_() - start;
+  totals_.step_seconds += clock_() - step_start_seconds_;
 }
 
 void EngineLoop::note_scheduled(const StepPlan& plan) {

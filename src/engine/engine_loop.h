@@ -40,8 +40,10 @@ class EngineLoop {
   void cancel_all();
 
   bool has_work() const { return scheduler_.has_work(); }
-  // One step. Requires: has_work(). Events are ready afterwards.
-  void step();
+  // One step, in two halves so that others can see what runs while the model computes.
+  // Requires: has_work(); no add() or cancel() between the two.
+  void plan();
+  void compute();
 
   // Calls the callbacks of everything that happened since the last call.
   void deliver();
@@ -73,6 +75,8 @@ class EngineLoop {
   std::unordered_map<RequestId, ActiveRequest> active_;
   std::vector<std::pair<EngineClient::Callback, GenerationEvent>> events_;
   std::vector<float> scratch_;
+  StepPlan plan_;  // between plan() and compute()
+  double step_start_seconds_ = 0;
   EngineStats totals_;  // of it the sums
 };
 
