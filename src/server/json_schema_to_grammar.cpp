@@ -1,0 +1,427 @@
+#include "server/json_schema_to_grammar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "server/field_reader.h"
+#include "server/grammar_rules.h"
+
+namespace karez {
+namespace {
+
+constexpr int kMaxDepth = 32;
+
+constexpr std::array<std::string_view, 14> kAnnotations = {
+    "title",      "description", "default",   "examples", "$schema",     "$id",  "$comment",
+    "deprecated", "readOnly",    "writeOnly", "$defs",    "definitions", "name", "strict"};
+
+// Where in the schema we are, and which references led here without a character in between.
+struct Place {
+  std::string path;
+  int depth = 0;
+  std::set<std::string> open_references;
+
+  Place below(std::string_view step, bool consumed) const {
+    return {fmt::format("{}{}{}", path, step.starts_with('[') ? "" : ".", step), depth + 1,
+            consumed ? std::set<std::string>{} : open_references};
+  }
+};
+
+class Converter {
+ public:
+  explicit Converter(const Json& root) : root_(root) {}
+
+  ApiResult<std::string> run(std::string_view path) {
+    const std::string root = convert(root_, {std::string(path), 0, {}});
+    check_budget(path);
+    if (problem_.error) {
+      return api_fail(std::move(*problem_.error));
+    }
+    return rules_.finish(root);
+  }
+
+ private:
+  // Each returns an expression that may stand in a sequence. After a failure: anything.
+  std::string convert(const Json& schema, const Place& place);
+  std::string reference(FieldReader& reader, const Json& schema, const Place& place);
+  std::string any_of(const Json& schema, std::string_view keyword, const Place& place);
+  std::string enumeration(const Json& values, const Place& place);
+  std::string typed(FieldReader& reader, const Json& schema, const std::string& type,
+                    const Place& place);
+  std::string string_type(FieldReader& reader);
+  std::string array_type(FieldReader& reader, const Place& place);
+  std::string object_type(FieldReader& reader, const Place& place);
+  std::string members(const Json& properties, const std::set<std::string>& required,
+                      const std::string& additional, const Place& place);
+
+  void fail(const std::string& path, std::string message) {
+    if (!problem_.error) {
+      problem_.error = ApiError::bad_field(path, std::move(message));
+    }
+  }
+  void check_budget(std::string_view path) {
+    if (rules_.over_budget()) {
+      fail(std::string(path), fmt::format("{} is too large a schema", path));
+    }
+  }
+  // Notes the first keyword that is neither known here nor an annotation.
+  void allow_only(const Json& schema, std::span<const std::string_view> keywords,
+                  const Place& place);
+  const Json* resolve(const std::string& pointer) const;
+
+  const Json& root_;
+  GrammarRules rules_;
+  FieldProblem problem_;
+  std::map<std::string, std::string> reference_rules_;
+};
+
+void Converter::allow_only(const Json& schema, std::span<const std::string_view> keywords,
+                           const Place& place) {
+  for (const auto& [keyword, value] : schema.items()) {
+    if (std::find(kAnnotations.begin(), kAnnotations.end(), keyword) == kAnnotations.end() &&
+        std::find(keywords.begin(), keywords.end(), keyword) == keywords.end()) {
+      fail(place.path,
+           fmt::format(
+               "{} has the keyword \"{}\", which is not supported{}", place.path, keyword,
+               keywords.empty() ? std::string() : fmt::format(" beside \"{}\"", keywords.front())));
+    }
+  }
+}
+
+std::string Converter::convert(const Json& schema, const Place& place) {
+  check_budget(place.path);
+  if (place.depth > kMaxDepth) {
+    fail(place.path, fmt::format("{} is nested deeper than {} levels", place.path, kMaxDepth));
+  }
+  if (problem_.error) {
+    return {};
+  }
+  if (schema.is_boolean() && schema.get<bool>()) {
+    return rules_.json_type("value");
+  }
+  if (!schema.is_object()) {
+    fail(place.path, fmt::format("{} is {}, allowed are schemas: objects and true", place.path,
+                                 describe(schema)));
+    return {};
+  }
+  FieldReader reader(schema, place.path, problem_);
+  if (schema.contains("$ref")) {
+    return reference(reader, schema, place);
+  }
+  for (const std::string_view keyword : {"anyOf", "oneOf", "allOf"}) {
+    if (schema.contains(keyword)) {
+      return any_of(schema, keyword, place);
+    }
+  }
+  if (schema.contains("const")) {
+    static constexpr std::array<std::string_view, 2> kAllowed = {"const", "type"};
+    allow_only(schema, kAllowed, place);
+    return grammar_literal(schema["const"].dump());
+  }
+  if (schema.contains("enum")) {
+    static constexpr std::array<std::string_view, 2> kAllowed = {"enum", "type"};
+    allow_only(schema, kAllowed, place);
+    return enumeration(schema["enum"], place.below("enum", false));
+  }
+  if (!schema.contains("type")) {
+    // The keywords tell which type is meant; without any, every value is.
+    if (schema.contains("properties") || schema.contains("additionalProperties")) {
+      return typed(reader, schema, "object", place);
+    }
+    if (schema.contains("items")) {
+      return typed(reader, schema, "array", place);
+    }
+    allow_only(schema, {}, place);
+    return rules_.json_type("value");
+  }
+  const Json& type = schema["type"];
+  if (type.is_string()) {
+    return typed(reader, schema, type.get<std::string>(), place);
+  }
+  if (!type.is_array() || type.empty() || type.size() > 8) {
+    reader.wrong("type", describe(type), "a type's name and arrays of 1 to 8 names");
+    return {};
+  }
+  std::vector<std::string> alternatives;
+  for (const Json& name : type) {
+    if (!name.is_string()) {
+      reader.wrong("type", "an array with " + describe(name), "arrays of names");
+      return {};
+    }
+    // Keywords of the other types do not bind this one.
+    Json part = schema;
+    part["type"] = name;
+    static const std::map<std::string, std::vector<std::string>> kOwn = {
+        {"string", {"minLength", "maxLength", "format"}},
+        {"array", {"items", "minItems", "maxItems"}},
+        {"object", {"properties", "required", "additionalProperties"}}};
+    for (const auto& [owner, keywords] : kOwn) {
+      const bool listed = std::find(type.begin(), type.end(), owner) != type.end();
+      for (const std::string& keyword : keywords) {
+        if (listed && name != owner) {
+          part.erase(keyword);
+        }
+      }
+    }
+    FieldReader part_reader(part, place.path, problem_);
+    alternatives.push_back(typed(part_reader, part, name.get<std::string>(), place));
+  }
+  return rules_.add(fmt::format("{}", fmt::join(alternatives, " | ")));
+}
+
+const Json* Converter::resolve(const std::string& pointer) const {
+  if (pointer == "#") {
+    return &root_;
+  }
+  if (!pointer.starts_with("#/")) {
+    return nullptr;
+  }
+  const Json* at = &root_;
+  std::string_view rest = std::string_view(pointer).substr(2);
+  while (true) {
+    const std::size_t slash = rest.find('/');
+    std::string key;
+    const std::string_view raw = rest.substr(0, slash);
+    for (std::size_t i = 0; i < raw.size(); ++i) {
+      const bool escape = raw[i] == '~' && i + 1 < raw.size();
+      if (escape && (raw[i + 1] == '0' || raw[i + 1] == '1')) {
+        key += raw[++i] == '0' ? '~' : '/';
+      } else {
+        key += raw[i];
+      }
+    }
+    if (!at->is_object() || !at->contains(key)) {
+      return nullptr;
+    }
+    at = &(*at)[key];
+    if (slash == std::string_view::npos) {
+      return at;
+    }
+    rest.remove_prefix(slash + 1);
+  }
+}
+
+std::string Converter::reference(FieldReader& reader, const Json& schema, const Place& place) {
+  static constexpr std::array<std::string_view, 1> kAllowed = {"$ref"};
+  allow_only(schema, kAllowed, place);
+  const auto pointer = reader.string("$ref");
+  if (!pointer) {
+    reader.wrong("$ref", "null", "strings");
+    return {};
+  }
+  const Json* target = resolve(*pointer);
+  if (target == nullptr) {
+    reader.wrong("$ref", fmt::format("\"{}\"", *pointer),
+                 "references to a part of this schema (\"#/$defs/NAME\") that exists");
+    return {};
+  }
+  if (place.open_references.contains(*pointer)) {
+    reader.fail("$ref", fmt::format("{} refers to itself without a value in between",
+                                    reader.path_of("$ref")));
+    return {};
+  }
+  const auto known = reference_rules_.find(*pointer);
+  if (known != reference_rules_.end()) {
+    return known->second;
+  }
+  const std::string rule = rules_.reserve();
+  reference_rules_.emplace(*pointer, rule);
+  Place at = place.below("$ref", false);
+  at.open_references.insert(*pointer);
+  rules_.define(rule, convert(*target, at));
+  return rule;
+}
+
+std::string Converter::any_of(const Json& schema, std::string_view keyword, const Place& place) {
+  const std::array<std::string_view, 1> allowed = {keyword};
+  allow_only(schema, allowed, place);
+  const Json& parts = schema[std::string(keyword)];
+  const std::size_t most = keyword == "allOf" ? 1 : 256;
+  if (!parts.is_array() || parts.empty() || parts.size() > most) {
+    fail(fmt::format("{}.{}", place.path, keyword),
+         fmt::format("{}.{} is {}, allowed are arrays of 1{} schemas", place.path, keyword,
+                     describe(parts), most == 1 ? "" : " to 256"));
+    return {};
+  }
+  std::vector<std::string> alternatives;
+  for (std::size_t i = 0; i < parts.size() && !problem_.error; ++i) {
+    alternatives.push_back(
+        convert(parts[i], place.below(fmt::format("{}[{}]", keyword, i), false)));
+  }
+  return rules_.add(fmt::format("{}", fmt::join(alternatives, " | ")));
+}
+
+std::string Converter::enumeration(const Json& values, const Place& place) {
+  if (!values.is_array() || values.empty() || values.size() > 1000) {
+    fail(place.path, fmt::format("{} is {}, allowed are arrays of 1 to 1000 values", place.path,
+                                 describe(values)));
+    return {};
+  }
+  std::vector<std::string> alternatives;
+  for (const Json& value : values) {
+    alternatives.push_back(grammar_literal(value.dump()));
+  }
+  return rules_.add(fmt::format("{}", fmt::join(alternatives, " | ")));
+}
+
+std::string Converter::typed(FieldReader& reader, const Json& schema, const std::string& type,
+                             const Place& place) {
+  static constexpr std::array<std::string_view, 1> kPlain = {"type"};
+  static constexpr std::array<std::string_view, 4> kString = {"type", "minLength", "maxLength",
+                                                              "format"};
+  static constexpr std::array<std::string_view, 4> kArray = {"type", "items", "minItems",
+                                                             "maxItems"};
+  static constexpr std::array<std::string_view, 4> kObject = {"type", "properties", "required",
+                                                              "additionalProperties"};
+  if (type == "string") {
+    allow_only(schema, kString, place);
+    return string_type(reader);
+  }
+  if (type == "array") {
+    allow_only(schema, kArray, place);
+    return array_type(reader, place);
+  }
+  if (type == "object") {
+    allow_only(schema, kObject, place);
+    return object_type(reader, place);
+  }
+  if (type == "integer" || type == "number" || type == "boolean" || type == "null") {
+    allow_only(schema, kPlain, place);
+    return rules_.json_type(type);
+  }
+  reader.wrong("type", fmt::format("\"{}\"", type),
+               "string, number, integer, boolean, null, array and object");
+  return {};
+}
+
+std::string Converter::string_type(FieldReader& reader) {
+  constexpr auto kMost = static_cast<std::int64_t>(GrammarRules::kMaxRepetition);
+  const auto low = reader.integer("minLength", 0, kMost);
+  const auto high = reader.integer("maxLength", low.value_or(0), kMost);
+  if (const auto format = reader.string("format")) {
+    if (!GrammarRules::is_format(*format) || low || high) {
+      reader.wrong("format", fmt::format("\"{}\"", *format),
+                   "date, time, date-time and uuid without minLength and maxLength");
+      return {};
+    }
+    return rules_.json_type(*format);
+  }
+  if (!low && !high) {
+    return rules_.json_type("string");
+  }
+  const std::string characters = rules_.repeat(
+      rules_.json_type("char"), static_cast<std::size_t>(low.value_or(0)), high.value_or(-1));
+  return rules_.add(fmt::format(R"("\"" {} "\"")", characters));
+}
+
+std::string Converter::array_type(FieldReader& reader, const Place& place) {
+  constexpr auto kMost = static_cast<std::int64_t>(GrammarRules::kMaxRepetition);
+  const auto low = reader.integer("minItems", 0, kMost).value_or(0);
+  const auto high = reader.integer("maxItems", low, kMost).value_or(-1);
+  const Json* items = reader.find("items");
+  const std::string item =
+      items == nullptr ? rules_.json_type("value") : convert(*items, place.below("items", true));
+  const std::string ws = rules_.json_type("ws");
+  if (high == 0) {
+    return rules_.add(fmt::format(R"("[" {} "]")", ws));
+  }
+  const std::string more = rules_.add(fmt::format(R"("," {} {})", ws, item));
+  const std::string list =
+      fmt::format("{} {}", item,
+                  rules_.repeat(more, static_cast<std::size_t>(low > 0 ? low - 1 : 0),
+                                high < 0 ? -1 : high - 1));
+  return rules_.add(low == 0 ? fmt::format(R"("[" {} ({})? {} "]")", ws, list, ws)
+                             : fmt::format(R"("[" {} {} {} "]")", ws, list, ws));
+}
+
+std::string Converter::object_type(FieldReader& reader, const Place& place) {
+  const Json* properties = reader.object("properties");
+  const Json* required_names = reader.array("required");
+  const Json* additional_schema = reader.find("additionalProperties");
+  if (problem_.error) {
+    return {};
+  }
+  static const Json kNone = Json::object();
+  const Json& named = properties == nullptr ? kNone : *properties;
+  std::set<std::string> required;
+  for (const Json& name : required_names == nullptr ? kNone : *required_names) {
+    if (!name.is_string() || !named.contains(name.get<std::string>())) {
+      reader.wrong("required", "an array with " + (name.is_string() ? name.dump() : describe(name)),
+                   "names from properties");
+      return {};
+    }
+    required.insert(name.get<std::string>());
+  }
+  std::string additional;
+  const bool is_false = additional_schema != nullptr && additional_schema->is_boolean() &&
+                        !additional_schema->get<bool>();
+  if ((additional_schema != nullptr && !is_false) ||
+      (additional_schema == nullptr && named.empty())) {
+    const std::string value =
+        additional_schema == nullptr
+            ? rules_.json_type("value")
+            : convert(*additional_schema, place.below("additionalProperties", true));
+    additional = rules_.add(
+        fmt::format(R"({} ":" {} {})", rules_.json_type("string"), rules_.json_type("ws"), value));
+  }
+  const std::string ws = rules_.json_type("ws");
+  const std::string inside = members(named, required, additional, place);
+  return rules_.add(fmt::format(R"("{{" {} {} {} "}}")", ws, inside, ws));
+}
+
+// From the last property to the first: `head` is what may follow while no member is written yet,
+// `tail` what may follow after one. So the grammar grows with the number of properties, not with
+// the number of subsets of the optional ones.
+std::string Converter::members(const Json& properties, const std::set<std::string>& required,
+                               const std::string& additional, const Place& place) {
+  const std::string ws = rules_.json_type("ws");
+  std::string head = R"("")";
+  std::string tail = R"("")";
+  if (!additional.empty()) {
+    tail = rules_.add(fmt::format(R"(("," {} {})*)", ws, additional));
+    head = rules_.add(fmt::format("({} {})?", additional, tail));
+  }
+  std::vector<std::pair<std::string, std::string>> written;  // name, rule of the member
+  for (const auto& [name, schema] : properties.items()) {
+    if (problem_.error) {
+      return {};
+    }
+    const Place at = place.below(fmt::format("properties.{}", name), true);
+    written.emplace_back(
+        name, rules_.add(fmt::format(R"({} ":" {} {})", grammar_literal(Json(name).dump()), ws,
+                                     convert(schema, at))));
+  }
+  for (auto member = written.rbegin(); member != written.rend(); ++member) {
+    const auto& [name, rule] = *member;
+    if (required.contains(name)) {
+      head = rules_.add(fmt::format("{} {}", rule, tail));
+      tail = rules_.add(fmt::format(R"("," {} {} {})", ws, rule, tail));
+    } else {
+      head = rules_.add(fmt::format("{} {} | {}", rule, tail, head));
+      tail = rules_.add(fmt::format(R"(("," {} {})? {})", ws, rule, tail));
+    }
+  }
+  return head;
+}
+
+}  // namespace
+
+ApiResult<std::string> json_schema_to_grammar(const Json& schema, std::string_view path) {
+  return Converter(schema).run(path);
+}
+
+std::string json_object_grammar() {
+  GrammarRules rules;
+  const std::string object = rules.json_type("object");
+  return rules.finish(object);
+}
+
+}  // namespace karez

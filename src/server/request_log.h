@@ -1,0 +1,42 @@
+// One JSON line per request, for --log-jsonl. Holds no text of prompts or answers and no keys.
+//
+// Thread: write() from any thread; lines are never mixed.
+#pragma once
+
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/status.h"
+
+namespace karez {
+
+struct RequestRecord {
+  std::string id;
+  std::string route;
+  int http_status = 0;
+  std::string finish_reason;  // "stop", "length", "abort", "error", "rejected"
+  int prompt_tokens = 0;
+  int cached_tokens = 0;
+  int generated_tokens = 0;
+  double queue_seconds = 0;
+  double first_token_seconds = 0;
+  double total_seconds = 0;
+};
+
+class RequestLog {
+ public:
+  // Appends to the file; "-" is standard output. Fails: kIoError.
+  static Expected<std::unique_ptr<RequestLog>> open(const std::string& path);
+  ~RequestLog();
+
+  void write(const RequestRecord& record);
+
+ private:
+  explicit RequestLog(std::FILE* file) : file_(file) {}
+  std::FILE* file_;
+  std::mutex mutex_;
+};
+
+}  // namespace karez

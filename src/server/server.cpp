@@ -1,0 +1,70 @@
+#include "server/server.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+#include <utility>
+
+namespace karez {
+namespace {
+
+// For the last words to the clients whose answers were cut.
+constexpr std::chrono::milliseconds kCutTime{2000};
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
+  std::unique_ptr<RequestLog> log;
+  if (!options.api.log_jsonl.empty()) {
+    auto opened = RequestLog::open(options.api.log_jsonl);
+    if (!opened) {
+      return fail(std::move(opened.error()));
+    }
+    log = std::move(*opened);
+  }
+  options.api.access.loopback_only = is_loopback(options.http.host);
+  std::unique_ptr<Server> server(new Server());
+  server->options_ = options;
+  server->service_ = std::make_unique<ApiService>(options.api, std::move(log));
+  auto http = HttpServer::start(options.http, *server->service_);
+  if (!http) {
+    return fail(std::move(http.error()));
+  }
+  server->http_ = std::move(*http);
+  server->service_->metrics().set_connections(
+      [http_server = server->http_.get()] { return http_server->connections(); });
+  return server;
+}
+
+Server::~Server() = default;
+
+void Server::set_progress(double share, std::string phase) {
+  service_->set_progress(share, std::move(phase));
+}
+
+void Server::set_backend(ServerBackend backend) { service_->set_backend(std::move(backend)); }
+
+std::string Server::url() const {
+  const HttpOptions& http = options_.http;
+  const bool is_v6 = http.host.find(':') != std::string::npos;
+  return fmt::format("{}://{}{}{}:{}", http.ssl_cert_file.empty() ? "http" : "https",
+                     is_v6 ? "[" : "", http.host, is_v6 ? "]" : "", http_->port());
+}
+
+bool Server::shut_down(std::chrono::milliseconds deadline) {
+  service_->stop_taking_requests();
+  http_->stop_accepting();
+  const bool clean = http_->wait_until_idle(deadline);
+  if (!clean) {
+    service_->cut();
+    http_->wait_until_idle(kCutTime);
+  }
+  http_->close_now();
+  return clean;
+}
+
+}  // namespace karez

@@ -1,0 +1,202 @@
+#include "server/server_metrics.h"
+
+#include <prometheus/collectable.h>
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <mutex>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+namespace karez {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+// vLLM's buckets, so that its dashboards fit.
+const prometheus::Histogram::BucketBoundaries kFirstTokenSeconds = {
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25, 0.5,  0.75,
+    1.0,   2.5,   5.0,  7.5,  10.0, 20.0, 40.0, 80.0, 160., 640., 2560.};
+const prometheus::Histogram::BucketBoundaries kTokenGapSeconds = {
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+    0.4,   0.5,    0.75,  1.0,  2.5,   5.0,  7.5,   10., 20.,  40., 80.};
+const prometheus::Histogram::BucketBoundaries kRequestSeconds = {
+    0.3,  0.5,  0.8,  1.0,  1.5,  2.0,   2.5,   5.0,   10.0,  15.0,  20.0,
+    30.0, 40.0, 50.0, 60.0, 120., 240.0, 480.0, 960.0, 1920., 7680.0};
+
+struct Sample {
+  std::string_view name;
+  std::string_view help;
+  MetricType type;
+  double value;
+};
+
+MetricFamily family(const Sample& sample) {
+  ClientMetric metric;
+  metric.gauge.value = sample.value;
+  metric.counter.value = sample.value;
+  return {std::string(sample.name), std::string(sample.help), sample.type, {metric}};
+}
+
+double share(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+std::vector<MetricFamily> engine_families(const EngineStats& stats) {
+  constexpr auto kGauge = MetricType::Gauge;
+  constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const std::array<Sample, 17> samples = {{
+      {"vllm:num_requests_running", "Requests that take part in steps.", kGauge,
+       number(stats.requests_running)},
+      {"vllm:num_requests_waiting", "Requests in the queue.", kGauge,
+       number(stats.requests_waiting)},
+      {"vllm:kv_cache_usage_perc", "Used share of the KV slots, 0 to 1.", kGauge,
+       share(stats.slots_used, stats.slots_total)},
+      {"vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", kCounter,
+       number(stats.prefix_cache_queries_tokens)},
+      {"vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", kCounter,
+       number(stats.prefix_cache_hits_tokens)},
+      {"vllm:prompt_tokens_total", "Prompt tokens computed or found.", kCounter,
+       number(stats.prompt_tokens)},
+      {"vllm:generation_tokens_total", "Tokens generated.", kCounter,
+       number(stats.generated_tokens)},
+      {"vllm:num_preemptions_total", "Requests that lost their slots and had to wait.", kCounter,
+       number(stats.preemptions)},
+      {"karez_kv_slots_used", "KV slots that hold blocks.", kGauge, number(stats.slots_used)},
+      {"karez_kv_slots_total", "KV slots under the cap.", kGauge, number(stats.slots_total)},
+      {"karez_kv_used_bytes", "Bytes of the KV slots that hold blocks.", kGauge,
+       number(stats.slots_used * stats.slot_bytes)},
+      {"karez_kv_cap_bytes", "Bytes of all KV slots.", kGauge,
+       number(stats.slots_total * stats.slot_bytes)},
+      {"karez_engine_steps_total", "Steps of the engine.", kCounter, number(stats.steps)},
+      {"karez_engine_step_seconds_total", "Time inside steps.", kCounter, stats.step_seconds},
+      {"karez_engine_forward_seconds_total", "Time inside the model's forward passes.", kCounter,
+       stats.forward_seconds},
+      {"karez_engine_step_overhead_ratio",
+       "Share of the step time outside of the forward passes, 0 to 1.", kGauge,
+       stats.step_seconds > 0 ? 1 - stats.forward_seconds / stats.step_seconds : 0},
+      {"karez_prefix_cache_hit_ratio", "Prefix cache hits / queries since start, 0 to 1.", kGauge,
+       share(stats.prefix_cache_hits_tokens, stats.prefix_cache_queries_tokens)},
+  }};
+  std::vector<MetricFamily> families;
+  for (const Sample& sample : samples) {
+    families.push_back(family(sample));
+  }
+  return families;
+}
+
+}  // namespace
+
+struct ServerMetrics::Impl {
+  Impl()
+      : first_token(histogram("vllm:time_to_first_token_seconds",
+                              "From the request's arrival to its first token.",
+                              kFirstTokenSeconds)),
+        token_gap(histogram("vllm:inter_token_latency_seconds",
+                            "Between one token of an answer and the next.", kTokenGapSeconds)),
+        request(histogram("vllm:e2e_request_latency_seconds",
+                          "From the request's arrival to its last token.", kRequestSeconds)),
+        success(prometheus::BuildCounter()
+                    .Name("vllm:request_success_total")
+                    .Help("Answers that ended, by reason.")
+                    .Register(registry)),
+        responses(prometheus::BuildCounter()
+                      .Name("karez_http_responses_total")
+                      .Help("HTTP responses by status.")
+                      .Register(registry)),
+        slow_readers(prometheus::BuildCounter()
+                         .Name("karez_streams_cut_total")
+                         .Help("Streams cut because the client did not read them.")
+                         .Register(registry)
+                         .Add({})) {
+    // They exist from the start, so that rates have a zero to begin with.
+    for (const char* reason : {"stop", "length", "abort", "error"}) {
+      success.Add({{"finished_reason", reason}});
+    }
+    responses.Add({{"status", "200"}});
+  }
+
+  prometheus::Histogram& histogram(const char* name, const char* help,
+                                   const prometheus::Histogram::BucketBoundaries& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+  }
+
+  prometheus::Registry registry;
+  prometheus::Histogram& first_token;
+  prometheus::Histogram& token_gap;
+  prometheus::Histogram& request;
+  prometheus::Family<prometheus::Counter>& success;
+  prometheus::Family<prometheus::Counter>& responses;
+  prometheus::Counter& slow_readers;
+
+  mutable std::mutex mutex;
+  std::function<EngineStats()> stats;
+  std::function<std::size_t()> connections;
+  int block_tokens = 0;
+  int max_num_seqs = 0;
+};
+
+ServerMetrics::ServerMetrics() : impl_(std::make_unique<Impl>()) {}
+ServerMetrics::~ServerMetrics() = default;
+
+void ServerMetrics::set_engine(std::function<EngineStats()> stats, int block_tokens,
+                               int max_num_seqs) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->stats = std::move(stats);
+  impl_->block_tokens = block_tokens;
+  impl_->max_num_seqs = max_num_seqs;
+}
+
+void ServerMetrics::set_connections(std::function<std::size_t()> connections) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->connections = std::move(connections);
+}
+
+void ServerMetrics::observe_first_token(double seconds) { impl_->first_token.Observe(seconds); }
+void ServerMetrics::observe_token_gap(double seconds) { impl_->token_gap.Observe(seconds); }
+
+void ServerMetrics::observe_request(double seconds, FinishReason reason) {
+  impl_->request.Observe(seconds);
+  const char* name = reason == FinishReason::kStop        ? "stop"
+                     : reason == FinishReason::kLength    ? "length"
+                     : reason == FinishReason::kCancelled ? "abort"
+                                                          : "error";
+  impl_->success.Add({{"finished_reason", name}}).Increment();
+}
+
+void ServerMetrics::count_response(int http_status) {
+  impl_->responses.Add({{"status", std::to_string(http_status)}}).Increment();
+}
+
+void ServerMetrics::count_slow_reader() { impl_->slow_readers.Increment(); }
+
+std::string ServerMetrics::page() const {
+  std::vector<MetricFamily> families = impl_->registry.Collect();
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->connections) {
+    families.push_back(family({"karez_http_connections", "Open connections.", MetricType::Gauge,
+                               static_cast<double>(impl_->connections())}));
+  }
+  if (impl_->stats) {
+    for (MetricFamily& one : engine_families(impl_->stats())) {
+      families.push_back(std::move(one));
+    }
+    MetricFamily config = family(
+        {"vllm:cache_config_info", "Settings of the KV cache, as labels.", MetricType::Gauge, 1});
+    config.metric[0].label = {{"block_size", std::to_string(impl_->block_tokens)},
+                              {"max_num_seqs", std::to_string(impl_->max_num_seqs)}};
+    families.push_back(std::move(config));
+  }
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families);
+  return out.str();
+}
+
+}  // namespace karez

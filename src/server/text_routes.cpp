@@ -1,0 +1,184 @@
+#include "server/text_routes.h"
+
+#include <fmt/format.h>
+
+#include "sampling/utf8.h"
+#include "server/field_reader.h"
+
+namespace karez {
+namespace {
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// A token's text, or its bytes where they are no text of their own.
+Json piece_json(const std::string& piece) {
+  if (!first_invalid_utf8(piece)) {
+    return piece;
+  }
+  Json bytes = Json::array();
+  for (const char c : piece) {
+    bytes.push_back(static_cast<unsigned char>(c));
+  }
+  return bytes;
+}
+
+Json model_json(const ModelInfo& model, int vocab_size) {
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", model.created_unix_seconds},
+          {"owned_by", "karez"},
+          {"max_model_len", model.context_tokens},
+          {"meta", {{"n_ctx", model.context_tokens}, {"n_vocab", vocab_size}}}};
+}
+
+ApiResult<std::vector<TokenId>> tokens_of(Expected<std::vector<TokenId>> tokens,
+                                          std::string_view field) {
+  if (!tokens) {
+    ApiError error = ApiError::from_status(tokens.error());
+    error.param = field;
+    return api_fail(std::move(error));
+  }
+  return std::move(*tokens);
+}
+
+ApiResult<std::vector<TokenId>> chat_tokens(const Json& body, const TextCodec& codec,
+                                            bool generation_prompt) {
+  auto turns = parse_messages(body);
+  if (!turns) {
+    return api_fail(std::move(turns.error()));
+  }
+  return tokens_of(codec.tokenize_chat(*turns, generation_prompt), "messages");
+}
+
+}  // namespace
+
+ApiResult<std::string> answer_tokenize(const std::string& body, const TextCodec& codec,
+                                       const ModelInfo& model) {
+  auto json = parse_json_object(body);
+  if (!json) {
+    return api_fail(std::move(json.error()));
+  }
+  FieldProblem problem;
+  FieldReader reader(*json, "", problem);
+  const bool add_special = reader.boolean("add_special").value_or(false);
+  const bool parse_special = reader.boolean("parse_special").value_or(true);
+  const bool with_pieces = reader.boolean("with_pieces").value_or(false);
+  const bool generation_prompt = reader.boolean("add_generation_prompt").value_or(true);
+  const bool is_chat = reader.find("messages") != nullptr;
+  const std::string_view field =
+      reader.find("content") == nullptr && reader.find("prompt") != nullptr ? "prompt" : "content";
+  const auto content = reader.string(field);
+  if (!problem.error && !is_chat && !content) {
+    reader.wrong("content", "absent", "strings");
+  }
+  if (problem.error) {
+    return api_fail(std::move(*problem.error));
+  }
+  auto tokens = is_chat ? chat_tokens(*json, codec, generation_prompt)
+                        : tokens_of(codec.tokenize(*content, add_special, parse_special), field);
+  if (!tokens) {
+    return api_fail(std::move(tokens.error()));
+  }
+  Json list = Json::array();
+  for (const TokenId token : *tokens) {
+    if (with_pieces) {
+      list.push_back({{"id", token}, {"piece", piece_json(codec.piece(token, true))}});
+    } else {
+      list.push_back(token);
+    }
+  }
+  return dump({{"tokens", std::move(list)},
+               {"count", tokens->size()},
+               {"max_model_len", model.context_tokens}});
+}
+
+ApiResult<std::string> answer_detokenize(const std::string& body, const TextCodec& codec) {
+  auto json = parse_json_object(body);
+  if (!json) {
+    return api_fail(std::move(json.error()));
+  }
+  FieldProblem problem;
+  FieldReader reader(*json, "", problem);
+  const Json* array = reader.array("tokens");
+  if (!problem.error && array == nullptr) {
+    reader.wrong("tokens", "absent", "arrays of tokens");
+  }
+  if (problem.error) {
+    return api_fail(std::move(*problem.error));
+  }
+  auto tokens = parse_token_array(*array, "tokens", codec.vocab_size());
+  if (!tokens) {
+    return api_fail(std::move(tokens.error()));
+  }
+  const std::string text = text_of(codec, *tokens, true);
+  // "content" as llama-server names it, "prompt" as vLLM does.
+  return dump({{"content", text}, {"prompt", text}});
+}
+
+ApiResult<std::string> answer_apply_template(const std::string& body, const TextCodec& codec) {
+  auto json = parse_json_object(body);
+  if (!json) {
+    return api_fail(std::move(json.error()));
+  }
+  FieldProblem problem;
+  FieldReader reader(*json, "", problem);
+  const bool generation_prompt = reader.boolean("add_generation_prompt").value_or(true);
+  if (problem.error) {
+    return api_fail(std::move(*problem.error));
+  }
+  auto tokens = chat_tokens(*json, codec, generation_prompt);
+  if (!tokens) {
+    return api_fail(std::move(tokens.error()));
+  }
+  return dump({{"prompt", text_of(codec, *tokens, true)}});
+}
+
+std::string answer_models(const ModelInfo& model, int vocab_size) {
+  return dump({{"object", "list"}, {"data", Json::array({model_json(model, vocab_size)})}});
+}
+
+std::string answer_model(const ModelInfo& model, int vocab_size) {
+  return dump(model_json(model, vocab_size));
+}
+
+std::string answer_props(const ModelInfo& model) {
+  const SamplingParams defaults;
+  return dump({{"model_alias", model.name},
+               {"n_ctx", model.context_tokens},
+               {"total_slots", model.max_num_seqs},
+               {"block_size", model.block_tokens},
+               {"default_generation_settings",
+                {{"n_ctx", model.context_tokens},
+                 {"params",
+                  {{"temperature", defaults.temperature},
+                   {"top_k", defaults.top_k},
+                   {"top_p", defaults.top_p},
+                   {"min_p", defaults.min_p},
+                   {"typical_p", defaults.typical_p},
+                   {"repeat_penalty", defaults.repeat_penalty},
+                   {"repeat_last_n", defaults.repeat_last_n},
+                   {"presence_penalty", defaults.presence_penalty},
+                   {"frequency_penalty", defaults.frequency_penalty}}}}}});
+}
+
+std::string answer_stats(const EngineStats& stats, const ModelInfo& model) {
+  return dump({{"model", model.name},
+               {"requests_running", stats.requests_running},
+               {"requests_waiting", stats.requests_waiting},
+               {"max_num_seqs", model.max_num_seqs},
+               {"slots_used", stats.slots_used},
+               {"slots_total", stats.slots_total},
+               {"slot_bytes", stats.slot_bytes},
+               {"prefix_cache_queries_tokens", stats.prefix_cache_queries_tokens},
+               {"prefix_cache_hits_tokens", stats.prefix_cache_hits_tokens},
+               {"preemptions", stats.preemptions},
+               {"prompt_tokens", stats.prompt_tokens},
+               {"generated_tokens", stats.generated_tokens},
+               {"steps", stats.steps},
+               {"step_seconds", stats.step_seconds},
+               {"forward_seconds", stats.forward_seconds}});
+}
+
+}  // namespace karez

@@ -1,0 +1,24 @@
+// The routes that only turn text into tokens or tell about the model: JSON in, JSON out.
+//
+// Thread: pure.
+#pragma once
+
+#include <string>
+
+#include "engine/engine_client.h"
+#include "server/api_error.h"
+#include "server/generation_request.h"
+#include "server/text_codec.h"
+
+namespace karez {
+
+ApiResult<std::string> answer_tokenize(const std::string& body, const TextCodec& codec,
+                                       const ModelInfo& model);
+ApiResult<std::string> answer_detokenize(const std::string& body, const TextCodec& codec);
+ApiResult<std::string> answer_apply_template(const std::string& body, const TextCodec& codec);
+std::string answer_models(const ModelInfo& model, int vocab_size);
+std::string answer_model(const ModelInfo& model, int vocab_size);
+std::string answer_props(const ModelInfo& model);
+std::string answer_stats(const EngineStats& stats, const ModelInfo& model);
+
+}  // namespace karez
