@@ -1,4 +1,6 @@
-// libFuzzer target: any bytes as a model file. Run:
+// libFuzzer target: any bytes as a model file. Build and run:
+//   cmake --preset fuzz && cmake --build --preset fuzz --target gguf_fuzzer
+//   mkdir NEW_INPUTS
 //   build/fuzz/fuzz/gguf_fuzzer -max_total_time=120 NEW_INPUTS fuzz/corpus/gguf
 // Put what it finds into fuzz/corpus/gguf: the unit tests replay that folder.
 #include <cstddef>
