@@ -4,7 +4,7 @@
 #
 #   scripts/quickstart.sh [-- ARGUMENTS OF karez generate]
 #
-# Arguments after -- are added to the command, for example -- --temp 0.7 -c 6000
+# Arguments after -- go to the command in place of ours, for example -- --temp 0.7 -n 50
 # The first run takes 5 to 10 minutes on 2 cores, most of it building ggml; the next ones start at
 # once.
 set -euo pipefail
@@ -52,8 +52,13 @@ if [[ ! -r "$text" ]]; then
   cat README.md docs/architecture.md docs/contracts.md > "$text"
 fi
 
-command=(build/release/karez generate -m models/SmolLM2-135M-Instruct.Q4_1.gguf
-  -f "$text" -p "$question" -n 200 --temp 0
-  --repeat-penalty 1.1 "$@")
+command=(build/release/karez generate -m models/SmolLM2-135M-Instruct.Q4_1.gguf "$@")
+# default FLAG VALUE: unless the user has given the flag.
+default() { [[ " ${command[*]} " == *" $1 "* ]] || command+=("$1" "$2"); }
+default -f "$text"
+default -p "$question"
+default -n 200
+default --temp 0
+default --repeat-penalty 1.1
 printf '== %s\n' "$(printf '%q ' "${command[@]}")" >&2
 exec "${command[@]}"
