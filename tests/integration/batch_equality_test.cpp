@@ -9,26 +9,43 @@
 
 #include "support/model_files.h"
 #include "support/oracle.h"
+#include "support/random_model.h"
+#include "support/temporary_file.h"
 
 namespace karez::test {
 namespace {
 
 constexpr int kPromptTokens = 450;
 constexpr int kGenerated = 24;
-// Our attention gives the same bits in all these cases. ggml's products do not: one row and many
-// rows take different kernels, which sum in different order; rounding activations to 8 bits then
-// amplifies the last bits (see oracle_logits_test.cpp).
-constexpr double kMaxDifference = 6.0;
-constexpr double kMeanDifference = 0.35;
-constexpr float kMarginTolerance = 0.75F;
+// Our attention gives the same bits in all these cases. ggml's products need not: it may choose
+// another kernel for many rows than for one, which sums in another order. So cases with other batch
+// shapes are compared with a model in f32, where that shows in the last bits only.
+constexpr double kMaxDifference = 1e-4;
+constexpr double kMeanDifference = 1e-5;
 
 using Logits = std::vector<float>;  // [kGenerated][vocab_size]
 
-class BatchEquality : public testing::Test {
+// A real model, or a small one with random weights in f32.
+class BatchEquality : public testing::TestWithParam<bool> {
  protected:
+  static bool is_real() { return GetParam(); }
+
   void SetUp() override {
-    path_ = model_path(kSmolLm2);
-    text_ = real_text(path_, kPromptTokens + kGenerated);
+    if (is_real()) {
+      path_ = model_path(kSmolLm2);
+      text_ = real_text(path_, kPromptTokens + kGenerated);
+      return;
+    }
+    RandomModelSpec spec;
+    spec.head_dim = 64;
+    spec.num_heads = 6;
+    spec.num_layers = 4;
+    spec.hidden_size = 256;
+    random_model(spec).write(file_.path());
+    path_ = file_.path();
+    for (int i = 0; i < kPromptTokens + kGenerated; ++i) {
+      text_.push_back(i * i % spec.vocab_size);
+    }
   }
 
   std::span<const TokenId> prompt() const { return std::span(text_).first(kPromptTokens); }
@@ -65,16 +82,22 @@ class BatchEquality : public testing::Test {
     Agreement agreement;
     agreement.add(one, other, static_cast<int>(other.size()) / kGenerated);
     std::cout << "  " << agreement.to_string() << std::endl;
-    EXPECT_LE(agreement.max_difference(), kMaxDifference);
-    EXPECT_LE(agreement.mean_difference(), kMeanDifference);
-    EXPECT_LE(agreement.max_disagreeing_margin(), kMarginTolerance);
+    if (is_real()) {
+      // Quantised weights: 8-bit rounding amplifies last bits, as in oracle_logits_test.cpp.
+      constexpr double kMinTop1Share = 0.8;
+      EXPECT_GE(agreement.top1_share(), kMinTop1Share);
+    } else {
+      EXPECT_LE(agreement.max_difference(), kMaxDifference);
+      EXPECT_LE(agreement.mean_difference(), kMeanDifference);
+    }
   }
 
+  TemporaryFile file_{"batch_equality.gguf"};
   std::string path_;
   std::vector<TokenId> text_;
 };
 
-TEST_F(BatchEquality, ThePromptMayComeInChunksOfAnySize) {
+TEST_P(BatchEquality, ThePromptMayComeInChunksOfAnySize) {
   const Logits whole = fresh(kPromptTokens, 2);
   for (const std::size_t chunk : {1U, 7U, 64U}) {
     SCOPED_TRACE(chunk);
@@ -82,13 +105,13 @@ TEST_F(BatchEquality, ThePromptMayComeInChunksOfAnySize) {
   }
 }
 
-TEST_F(BatchEquality, TheNumberOfThreadsChangesNoBit) {
+TEST_P(BatchEquality, TheNumberOfThreadsChangesNoBit) {
   const Logits two = fresh(64, 2);
   EXPECT_EQ(fresh(64, 1), two);
   EXPECT_EQ(fresh(64, 3), two);
 }
 
-TEST_F(BatchEquality, AForkContinuesAsAFreshSequenceDoes) {
+TEST_P(BatchEquality, AForkContinuesAsAFreshSequenceDoes) {
   const Logits expected = fresh(64, 2);
   const auto model =
       paged_model(path_, {.max_tokens = kPromptTokens + kGenerated, .num_sequences = 2});
@@ -99,7 +122,7 @@ TEST_F(BatchEquality, AForkContinuesAsAFreshSequenceDoes) {
   EXPECT_EQ(continue_alone(*model, 0), expected);
 }
 
-TEST_F(BatchEquality, OthersInTheBatchDoNotMatter) {
+TEST_P(BatchEquality, OthersInTheBatchDoNotMatter) {
   const Logits alone = fresh(64, 2);
   constexpr int kOthers = 7;
   const auto model =
@@ -121,7 +144,7 @@ TEST_F(BatchEquality, OthersInTheBatchDoNotMatter) {
   expect_same_within_rounding(all, alone);
 }
 
-TEST_F(BatchEquality, GreedyTokensAreTheSameForEveryChunkSize) {
+TEST_P(BatchEquality, GreedyTokensAreTheSameForEveryChunkSize) {
   std::vector<std::vector<TokenId>> generated;
   for (const std::size_t chunk : {1U, 7U, 64U, 512U}) {
     const auto model = paged_model(path_, {.max_tokens = kPromptTokens + kGenerated});
@@ -137,6 +160,9 @@ TEST_F(BatchEquality, GreedyTokensAreTheSameForEveryChunkSize) {
     EXPECT_EQ(tokens, generated.front());
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, BatchEquality, testing::Values(false, true),
+                         [](const auto& test) { return test.param ? "SmolLM2" : "RandomF32"; });
 
 }  // namespace
 }  // namespace karez::test
