@@ -330,6 +330,10 @@ TEST_F(EngineTest, ShutdownCancelsAtItsDeadline) {
   gate.wait_until_held();
   ASSERT_TRUE(engine_->submit(request(10, 150), queued.callback()));
   std::thread closer([&] { engine_->shutdown(milliseconds(0)); });
+  // Refusals tell that the shutdown has begun; only then may the engine go on.
+  while (engine_->submit(request(10, 1), [](const GenerationEvent&) {})) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
   gate.open();
   EXPECT_EQ(running.wait()[0].last.finished, FinishReason::kCancelled);
   EXPECT_EQ(queued.wait()[0].last.finished, FinishReason::kCancelled);
