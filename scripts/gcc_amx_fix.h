@@ -16,8 +16,8 @@ static inline void karez_tile_loadconfig(const void* config) {
 
 #undef _tile_loadd
 #define _tile_loadd(dst, base, stride) karez_tile_loadd_(dst, base, stride)
-#define karez_tile_loadd_(dst, base, stride)                           \
-  __asm__ volatile("tileloadd\t(%0,%1,1), %%tmm" #dst ::"r"(           \
-                       (const void*)(base)), "r"((long)(stride))       \
+#define karez_tile_loadd_(dst, base, stride)                                      \
+  __asm__ volatile("tileloadd\t(%0,%1,1), %%tmm" #dst ::"r"((const void*)(base)), \
+                   "r"((long)(stride))                                            \
                    : "memory")
 #endif
