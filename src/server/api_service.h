@@ -31,6 +31,7 @@ struct ServerBackend {
 struct ApiOptions {
   AccessRules access;
   bool shared_prefix_cache = false;  // requests of different keys share cached prompts
+  // As RunContext::max_queued_bytes.
   std::size_t max_queued_bytes = 256 * 1024;
   std::string log_jsonl;  // a file, "-", or empty: no log
 };

@@ -48,9 +48,10 @@ GenerationRun::GenerationRun(GenerationRequest request, RunContext context, Http
       timer_(std::make_shared<asio::steady_timer>(exchange.executor())),
       last_token_(static_cast<std::size_t>(request_.total_choices()), start_),
       seen_tokens_(static_cast<std::size_t>(request_.total_choices()), 0) {
+  const auto choices = static_cast<std::size_t>(request_.total_choices());
   // A whole answer is taken as fast as it comes, whatever the client does.
   queue_ = std::make_shared<EventQueue>(
-      request_.stream ? context_.max_queued_bytes : SIZE_MAX,
+      request_.stream ? context_.max_queued_bytes * choices : SIZE_MAX,
       [timer = timer_] { asio::post(timer->get_executor(), [timer] { timer->cancel(); }); });
   record_.id = id_;
 }

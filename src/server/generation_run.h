@@ -26,7 +26,7 @@ struct RunContext {
   ServerMetrics& metrics;
   // Set when the server must end now: runs are cut and their clients told.
   const std::atomic<bool>& cut;
-  // Of events that wait for a client that reads slowly.
+  // Of events that wait for a client that reads slowly, for each choice.
   std::size_t max_queued_bytes = 256 * 1024;
   // For every response, streams included.
   std::vector<std::pair<std::string, std::string>> headers;

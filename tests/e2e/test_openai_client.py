@@ -1,0 +1,145 @@
+"""The official Python client against karez serve with a real model."""
+
+import asyncio
+import json
+import subprocess
+import unittest
+
+import openai
+
+from harness import real_server
+
+NAME = "test-model"
+
+
+class OpenAiClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = real_server("--alias", NAME, "--api-key", "k", "-np", 8, "-t", 2)
+        cls.base_url = cls.server.url + "/v1"
+        cls.client = openai.OpenAI(base_url=cls.base_url, api_key="k", max_retries=0)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.__exit__()
+
+    def ask(self, text, **fields):
+        return self.client.chat.completions.create(
+            model=NAME, messages=[{"role": "user", "content": text}],
+            **{"temperature": 0, "max_tokens": 24, **fields})
+
+    def test_models(self):
+        self.assertEqual([m.id for m in self.client.models.list()], [NAME])
+        self.assertEqual(self.client.models.retrieve(NAME).id, NAME)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.models.retrieve("other")
+
+    def test_a_stream_says_what_the_whole_answer_says(self):
+        whole = self.ask("Name three colours.")
+        self.assertIn(whole.choices[0].finish_reason, ("stop", "length"))
+        self.assertEqual(whole.usage.total_tokens,
+                         whole.usage.prompt_tokens + whole.usage.completion_tokens)
+        chunks = list(self.ask("Name three colours.", stream=True,
+                               stream_options={"include_usage": True}))
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        self.assertEqual(text, whole.choices[0].message.content)
+        self.assertEqual(chunks[-1].choices, [])
+        self.assertEqual(chunks[-1].usage.completion_tokens, whole.usage.completion_tokens)
+
+    def test_a_repeated_prompt_is_found_in_the_cache(self):
+        text = "The quick brown fox jumps over the lazy dog. " * 8
+        self.ask(text, max_tokens=1)
+        again = self.ask(text, max_tokens=1)
+        cached = again.usage.prompt_tokens_details.cached_tokens
+        self.assertGreaterEqual(cached, again.usage.prompt_tokens - 32)
+        self.assertLess(cached, again.usage.prompt_tokens)
+        fresh = self.ask(text, max_tokens=1, extra_body={"cache_salt": "another"})
+        self.assertEqual(fresh.usage.prompt_tokens_details.cached_tokens, 0)
+
+    def test_wrong_fields_are_bad_requests_with_their_name(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask("hi", temperature=-3)
+        self.assertEqual(caught.exception.param, "temperature")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask("word " * 20000)
+        self.assertEqual(caught.exception.code, "context_length_exceeded")
+        wrong = openai.OpenAI(base_url=self.base_url, api_key="wrong", max_retries=0)
+        with self.assertRaises(openai.AuthenticationError):
+            wrong.models.list()
+        wrong.close()
+
+    def test_structured_output_is_valid_under_its_schema(self):
+        schema = {"type": "object", "additionalProperties": False,
+                  "properties": {"name": {"type": "string", "maxLength": 20},
+                                 "age": {"type": "integer"},
+                                 "tags": {"type": "array", "items": {"enum": ["a", "b"]},
+                                          "maxItems": 3}},
+                  "required": ["name", "age", "tags"]}
+        answer = self.ask("Describe a person.", max_tokens=200, response_format={
+            "type": "json_schema", "json_schema": {"name": "person", "schema": schema}})
+        self.assertEqual(answer.choices[0].finish_reason, "stop")
+        person = json.loads(answer.choices[0].message.content)
+        self.assertEqual(list(person), ["name", "age", "tags"])
+        self.assertIsInstance(person["age"], int)
+        self.assertLessEqual(set(person["tags"]), {"a", "b"})
+
+    def test_logprobs(self):
+        answer = self.ask("Say hello.", max_tokens=5, logprobs=True, top_logprobs=3)
+        content = answer.choices[0].logprobs.content
+        self.assertEqual(len(content), answer.usage.completion_tokens)
+        for token in content:
+            self.assertLessEqual(token.logprob, 0)
+            self.assertEqual(len(token.top_logprobs), 3)
+            self.assertAlmostEqual(token.logprob, token.top_logprobs[0].logprob, places=4)
+
+    def test_several_choices_and_stop_texts(self):
+        answer = self.ask("Count from one to ten.", n=3, temperature=1, seed=1, stop=["\n", "4"])
+        self.assertEqual([c.index for c in answer.choices], [0, 1, 2])
+        for choice in answer.choices:
+            self.assertNotIn("4", choice.message.content)
+
+    def test_completions(self):
+        answer = self.client.completions.create(
+            model=NAME, prompt=["Once upon a time", "The capital of France is"], max_tokens=4,
+            temperature=0, logprobs=2, extra_body={"ignore_eos": True})
+        self.assertEqual(len(answer.choices), 2)
+        for choice in answer.choices:
+            self.assertEqual(len(choice.logprobs.tokens), 4)
+            self.assertEqual("".join(choice.logprobs.tokens), choice.text)
+            self.assertEqual(choice.finish_reason, "length")
+
+    def test_control_tokens_in_user_text_stay_text(self):
+        status, answer = self.server.post(
+            "/tokenize", {"content": "<|im_end|>", "parse_special": False},
+            {"Authorization": "Bearer k"})
+        self.assertEqual(status, 200)
+        self.assertGreater(answer["count"], 1)
+
+    def test_32_at_once_get_the_answers_they_get_alone(self):
+        prompts = [f"What is {i} plus {i + 1}?" for i in range(32)]
+
+        async def all_at_once():
+            client = openai.AsyncOpenAI(base_url=self.base_url, api_key="k", max_retries=0)
+            answers = await asyncio.gather(*(client.chat.completions.create(
+                model=NAME, messages=[{"role": "user", "content": prompt}], temperature=0,
+                max_tokens=8) for prompt in prompts))
+            await client.close()
+            return answers
+
+        answers = asyncio.run(all_at_once())
+        self.assertEqual(len(answers), 32)
+        for answer in answers:
+            self.assertTrue(answer.choices[0].message.content)
+
+    def test_curl(self):
+        result = subprocess.run(
+            ["curl", "-sS", "--fail", "-m", "60", self.server.url + "/v1/chat/completions", "-H",
+             "Authorization: Bearer k", "-d",
+             json.dumps({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4})],
+            capture_output=True, text=True, check=True)
+        self.assertEqual(json.loads(result.stdout)["object"], "chat.completion")
+
+
+if __name__ == "__main__":
+    unittest.main()

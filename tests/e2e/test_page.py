@@ -1,0 +1,74 @@
+"""The page on / in headless Chromium: a message is typed, the answer streams in, the picture moves.
+
+KAREZ_SCREENSHOT names a PNG file to write (docs/page.png is made this way).
+"""
+
+import os
+import unittest
+
+from devtools import Browser
+from harness import eventually, fake_server, real_server
+
+
+class Page(unittest.TestCase):
+    def text(self, browser, name):
+        return browser.evaluate(f"document.getElementById('{name}').textContent")
+
+    def test_a_message_is_answered_and_the_picture_moves(self):
+        with real_server("-t", 2) as server, Browser(server.url + "/") as browser:
+            self.assertTrue(eventually(lambda: "of" in (self.text(browser, "slots") or ""), 20))
+            generated = int(self.text(browser, "generated"))
+            self.assertEqual(browser.evaluate("document.activeElement.id"), "input")
+            browser.type("Write a few sentences about the sea.")
+            browser.press("Enter", "Enter", 13, "\r")
+            seen = set()
+
+            def done():
+                seen.add(len(self.text(browser, "chat") or ""))
+                return browser.evaluate("document.getElementById('stop').disabled")
+            self.assertTrue(eventually(lambda: browser.evaluate(
+                "!document.getElementById('stop').disabled"), 5))
+            self.assertTrue(eventually(done, 120))
+            self.assertGreater(len(seen), 3, "the answer did not stream in")
+            self.assertIn("prompt tokens", self.text(browser, "chat"))
+            self.assertTrue(eventually(
+                lambda: int(self.text(browser, "generated")) > generated, 5))
+            self.assertTrue(eventually(
+                lambda: "L" in (browser.evaluate(
+                    "document.getElementById('curve').getAttribute('d')") or ""), 5))
+            if "KAREZ_SCREENSHOT" in os.environ:
+                browser.screenshot(os.environ["KAREZ_SCREENSHOT"])
+            hosts = {address.split("/")[2] for address in browser.requested
+                     if address.startswith("http")}
+            self.assertEqual(hosts, {f"127.0.0.1:{server.port}"})
+
+    def test_stop_and_clear(self):
+        with fake_server("--step-us", 20000) as server, Browser(server.url + "/") as browser:
+            self.assertTrue(eventually(lambda: self.text(browser, "model") == "fake", 20))
+            browser.type("<forever>")
+            browser.press("Enter", "Enter", 13, "\r")
+            self.assertTrue(eventually(lambda: server.stats()["requests_running"] == 1, 10))
+            self.assertTrue(eventually(
+                lambda: self.text(browser, "running").startswith("1 of"), 5))
+            browser.press("Escape", "Escape", 27)
+            self.assertTrue(eventually(lambda: server.stats()["requests_running"] == 0, 2))
+            self.assertTrue(eventually(lambda: "Stopped." in self.text(browser, "chat"), 2))
+            browser.evaluate("document.getElementById('clear').click()")
+            self.assertEqual(self.text(browser, "chat"), "")
+
+    def test_it_asks_for_the_key_and_follows_the_colour_scheme(self):
+        with fake_server("--key", "k") as server, Browser(server.url + "/") as browser:
+            self.assertTrue(eventually(
+                lambda: browser.evaluate("!document.getElementById('key-row').hidden"), 20))
+            browser.evaluate("document.getElementById('key').value = 'k'")
+            self.assertTrue(eventually(lambda: self.text(browser, "model") == "fake", 5))
+            colours = set()
+            for scheme in ("dark", "light"):
+                browser.call("Emulation.setEmulatedMedia",
+                             features=[{"name": "prefers-color-scheme", "value": scheme}])
+                colours.add(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+            self.assertEqual(len(colours), 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,83 @@
+"""Many mixed requests with clients that leave at random, against a real model.
+
+KAREZ_SOAK_REQUESTS: how many (default 60; the release check runs 2,000).
+"""
+
+import http.client
+import json
+import os
+import random
+import threading
+import unittest
+
+from harness import eventually, real_server
+
+COUNT = int(os.environ.get("KAREZ_SOAK_REQUESTS", "60"))
+CLIENTS = 12
+
+
+class Soak(unittest.TestCase):
+    def test_it_ends_with_every_slot_free_and_every_answer_right(self):
+        # f32 keys and values: a batch then rounds like a request alone.
+        with real_server("-np", 8, "-c", 512, "-t", 2, "-ctk", "f32", "-ctv", "f32", "--max-queue",
+                         64) as server:
+            prompts = [f"Tell me a fact about the number {i}. " + "Think well. " * (i % 7)
+                       for i in range(12)]
+            alone = [self.answer(server, prompt) for prompt in prompts]
+            before = server.resident_bytes()
+            wrong, left = [], []
+
+            def client(seed):
+                dice = random.Random(seed)
+                for _ in range(COUNT // CLIENTS):
+                    index = dice.randrange(len(prompts))
+                    leaves = dice.random() < 0.3
+                    answer = self.answer(server, prompts[index], dice, leaves)
+                    if answer is None:
+                        left.append(index)
+                    elif answer != alone[index]:
+                        wrong.append((index, answer, alone[index]))
+
+            threads = [threading.Thread(target=client, args=(seed,)) for seed in range(CLIENTS)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(wrong, [])
+            self.assertTrue(left)
+
+            def idle():
+                stats = server.stats()
+                return not (stats["requests_running"] or stats["requests_waiting"]
+                            or stats["slots_used"])
+            self.assertTrue(eventually(idle, 5), server.stats())
+            self.assertLess(server.resident_bytes() - before, 128 << 20)
+            server.terminate()
+            self.assertEqual(server.wait(15), 0)
+
+    def answer(self, server, prompt, dice=None, leaves=False):
+        """The text of the answer; None if this client left early."""
+        body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0,
+                "max_tokens": 16, "stream": bool(leaves or (dice and dice.random() < 0.5))}
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
+        try:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body))
+            if leaves and dice.random() < 0.5:
+                return None
+            response = connection.getresponse()
+            self.assertEqual(response.status, 200)
+            if leaves:
+                response.read(dice.randrange(1, 900))
+                return None
+            data = response.read().decode()
+            if not body["stream"]:
+                return json.loads(data)["choices"][0]["message"]["content"]
+            events = [json.loads(line[6:]) for line in data.split("\n\n")
+                      if line.startswith("data: {")]
+            return "".join(e["choices"][0]["delta"].get("content", "") for e in events)
+        finally:
+            connection.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

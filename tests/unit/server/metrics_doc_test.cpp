@@ -1,0 +1,58 @@
+// docs/metrics.md against what GET /metrics really gives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "server/server_metrics.h"
+
+namespace karez {
+namespace {
+
+std::set<std::string> all_matches(const std::string& text, const std::regex& pattern) {
+  std::set<std::string> found;
+  for (std::sregex_iterator at(text.begin(), text.end(), pattern), end; at != end; ++at) {
+    found.insert((*at)[1]);
+  }
+  return found;
+}
+
+TEST(MetricsDoc, NamesExactlyTheMetricsOfThePage) {
+  ServerMetrics metrics;
+  metrics.set_engine([] { return EngineStats(); }, 16, 8);
+  metrics.set_connections([] { return std::size_t{0}; });
+  const std::set<std::string> on_page =
+      all_matches(metrics.page(), std::regex("# TYPE ([a-z0-9_:]+) "));
+  std::ifstream file(KAREZ_DOCS_DIR "/metrics.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  const std::set<std::string> in_doc =
+      all_matches(text.str(), std::regex("\\| `((?:vllm:|karez_)[a-z0-9_]+)"));
+  EXPECT_GT(on_page.size(), 20U);
+  EXPECT_EQ(on_page, in_doc);
+}
+
+TEST(ServerMetrics, CountsWhatItIsTold) {
+  ServerMetrics metrics;
+  metrics.observe_request(0.4, FinishReason::kLength);
+  metrics.observe_first_token(0.03);
+  metrics.count_response(404);
+  const std::string page = metrics.page();
+  for (const char* line : {
+           "vllm:request_success_total{finished_reason=\"length\"} 1\n",
+           "vllm:request_success_total{finished_reason=\"stop\"} 0\n",
+           "vllm:time_to_first_token_seconds_bucket{le=\"0.02\"} 0\n",
+           "vllm:time_to_first_token_seconds_bucket{le=\"0.04\"} 1\n",
+           "vllm:e2e_request_latency_seconds_count 1\n",
+           "karez_http_responses_total{status=\"404\"} 1\n",
+       }) {
+    EXPECT_THAT(page, testing::HasSubstr(line));
+  }
+}
+
+}  // namespace
+}  // namespace karez
