@@ -19,11 +19,12 @@ namespace {
 
 // llama.cpp's short names with several letters, which the argument parser would read as a row of
 // one-letter flags.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kShortNames = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kShortNames = {{
     {"-ctk", "--cache-type-k"},
     {"-ctv", "--cache-type-v"},
     {"-ub", "--ubatch-size"},
     {"-sys", "--system-prompt"},
+    {"-np", "--parallel"},
 }};
 
 // Flags whose value is free text: it may look like one of the names above.
@@ -85,6 +86,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default(false);
   int exit_code = kExitOk;
+  add_serve_command(app, exit_code);
   add_generate_command(app, exit_code);
   add_inspect_command(app, exit_code);
   add_bench_command(app, exit_code);

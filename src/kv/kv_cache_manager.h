@@ -20,9 +20,9 @@
 // groups) unless it needs a block.
 //
 // Metadata, with S slots, G layer groups and B blocks that could exist (S / (layers x heads),
-// summed over the groups): 4 S G for the slot table, S / 8 + B / 8 for free lists, 16 B for counts and
-// links of idle blocks, and 4 bytes for each block table entry. With 4 KiB slots and one group that
-// is 0.1 % of the cap.
+// summed over the groups): 4 S G for the slot table, S / 8 + B / 8 for free lists, 16 B for counts
+// and links of idle blocks, and 4 bytes for each block table entry. With 4 KiB slots and one group
+// that is 0.1 % of the cap.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,169 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/system_memory.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/report.h"
+#include "cli/serve_options.h"
+#include "engine/engine.h"
+#include "engine/kv_capacity.h"
+#include "engine/vocabulary.h"
+#include "kv/kv_cache_manager.h"
+#include "model/ggml_model_runner.h"
+#include "model/gguf_file.h"
+#include "model/model_config.h"
+#include "model/tokenizer.h"
+#include "server/server.h"
+#include "server/tokenizer_codec.h"
+
+namespace karez {
+namespace {
+
+constexpr std::int64_t kDefaultContexts = 8;
+
+Expected<ModelConfig> config_of(const std::string& path) {
+  auto file = GgufFile::open(path);
+  if (!file) {
+    return fail(std::move(file.error()));
+  }
+  return read_model_config(*file);
+}
+
+Expected<int> context_of(const ServeFlags& flags, const ModelConfig& config) {
+  if (flags.context_tokens == 0) {
+    return config.context_length;
+  }
+  if (flags.context_tokens < 2 || flags.context_tokens > config.context_length) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("-c is {}, allowed are 2 to {} (what this model was trained for) and 0 "
+                            "(the same)",
+                            flags.context_tokens, config.context_length));
+  }
+  return static_cast<int>(flags.context_tokens);
+}
+
+// Room for some full contexts, but never for less than one, which a request may ask for.
+std::int64_t kv_cap(const KVCacheSpec& spec, const ServeOptions& options, int context_tokens) {
+  if (options.kv_fast_bytes) {
+    return *options.kv_fast_bytes;
+  }
+  const std::int64_t one =
+      bytes_for_sequence(spec, context_tokens, options.scheduler.max_num_batched_tokens);
+  const std::int64_t contexts =
+      std::min<std::int64_t>(options.scheduler.max_num_seqs, kDefaultContexts);
+  return std::max(one, std::min(one * contexts, memory_limit_bytes() / 2));
+}
+
+ModelInfo model_info(const ServeOptions& options, int context_tokens) {
+  const std::chrono::seconds now = std::chrono::duration_cast<std::chrono::seconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  const std::filesystem::path file(options.flags.model_path);
+  return {.name = options.flags.alias.empty() ? file.stem().string() : options.flags.alias,
+          .context_tokens = context_tokens,
+          .block_tokens = kBlockSize,
+          .max_num_seqs = options.scheduler.max_num_seqs,
+          .created_unix_seconds = now.count()};
+}
+
+Expected<int> serve(const ServeFlags& typed) {
+  const InterruptGuard interrupt;
+  // A reader of standard output that goes away is not a reason to end.
+  std::signal(SIGPIPE, SIG_IGN);
+  auto checked = check_serve_flags(typed);
+  if (!checked) {
+    return fail(std::move(checked.error()));
+  }
+  const ServeOptions& options = *checked;
+
+  // Everything that can be wrong with the flags is found before the server listens.
+  auto config = config_of(options.flags.model_path);
+  if (!config) {
+    return fail(std::move(config.error()));
+  }
+  const auto context = context_of(options.flags, *config);
+  if (!context) {
+    return fail(context.error());
+  }
+  const KVCacheSpec spec = config->kv_cache_spec(options.kv_type);
+  auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context));
+  if (!kv) {
+    return fail(std::move(kv.error()));
+  }
+  const std::int64_t cap_bytes = (*kv)->stats().cap_bytes;
+  auto tokenizer = Tokenizer::load(options.flags.model_path, options.flags.chat_template);
+  if (!tokenizer) {
+    return fail(std::move(tokenizer.error()));
+  }
+  const TokenizerCodec codec(**tokenizer);
+  const auto vocabulary = model_vocabulary(**tokenizer, *context);
+
+  auto server = Server::start(options.server);
+  if (!server) {
+    return fail(std::move(server.error()));
+  }
+  ModelRunnerOptions runner_options;
+  runner_options.num_threads = options.threads;
+  runner_options.kv_type = options.kv_type;
+  runner_options.repack_weights = !options.flags.no_repack;
+  auto runner = load_model(options.flags.model_path, runner_options, [&](double share) {
+    (*server)->set_progress(share, "loading weights");
+  });
+  if (!runner) {
+    return fail(std::move(runner.error()));
+  }
+
+  EngineOptions engine_options;
+  engine_options.scheduler = options.scheduler;
+  engine_options.context_tokens = *context;
+  engine_options.max_queue = static_cast<int>(options.flags.max_queue);
+  engine_options.prefix_cache = !options.flags.no_prefix_cache;
+  engine_options.kv_identity =
+      fmt::format("{}/{}", options.flags.model_path, to_string(options.kv_type));
+  auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary);
+  if (!engine) {
+    return fail(std::move(engine.error()));
+  }
+  ServerBackend backend;
+  backend.engine = engine->get();
+  backend.codec = &codec;
+  backend.model = model_info(options, *context);
+  (*server)->set_backend(backend);
+  fmt::print("karez: {} at {} (context {} tokens, KV cap {})\n", backend.model.name,
+             (*server)->url(), *context, format_bytes(cap_bytes));
+  std::fflush(stdout);
+
+  while (!interrupt.flag()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  const bool clean =
+      (*server)->shut_down(std::chrono::seconds(options.flags.shutdown_timeout_seconds));
+  (*engine)->shutdown(std::chrono::milliseconds(0));
+  if (!clean) {
+    report_note("some answers were cut at --shutdown-timeout");
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_serve_command(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("serve", "Answer many clients over HTTP (OpenAI's API)");
+  auto flags = std::make_shared<ServeFlags>();
+  add_serve_flags(*command, *flags);
+  command->callback([flags, &exit_code] {
+    auto code = serve(*flags);
+    exit_code = code ? *code : report_error(code.error());
+  });
+}
+
+}  // namespace karez

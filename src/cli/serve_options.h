@@ -1,0 +1,71 @@
+// The flags of `karez serve`. Names are llama.cpp's or vLLM's where they have them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/kv_types.h"
+#include "sched/scheduler_options.h"
+#include "server/server.h"
+
+namespace CLI {
+class App;
+}
+
+namespace karez {
+
+// As typed.
+struct ServeFlags {
+  std::string model_path;
+  std::string alias;  // empty: the file's name without its ending
+  std::string chat_template;
+  std::int64_t context_tokens = 0;  // 0: the model's
+  std::int64_t threads = 0;
+  bool has_threads = false;
+  std::string kv_fast_bytes;
+  std::string cache_type_k = "bf16";
+  std::string cache_type_v = "bf16";
+  bool no_repack = false;
+
+  std::int64_t max_num_seqs = 64;
+  std::int64_t max_num_batched_tokens = 512;
+  std::int64_t max_queue = 1024;
+  std::string scheduling_policy = "fcfs";
+  bool no_prefix_cache = false;
+  bool shared_prefix_cache = false;
+
+  std::string host = "127.0.0.1";
+  std::int64_t port = 8080;
+  std::int64_t io_threads = 2;
+  std::vector<std::string> api_keys;
+  std::string api_key_file;
+  std::vector<std::string> cors_origins;
+  std::string ssl_key_file;
+  std::string ssl_cert_file;
+  std::string max_body_bytes = "8MiB";
+  std::int64_t timeout_seconds = 60;
+  std::int64_t idle_timeout_seconds = 120;
+  std::int64_t shutdown_timeout_seconds = 10;
+  std::string log_jsonl;
+};
+
+// Checked, without the model's knowledge.
+struct ServeOptions {
+  ServeFlags flags;
+  int threads = 1;
+  KvType kv_type = KvType::kBf16;
+  std::optional<std::int64_t> kv_fast_bytes;
+  SchedulerOptions scheduler;
+  ServerOptions server;
+};
+
+void add_serve_flags(CLI::App& command, ServeFlags& flags);
+
+// Fails: kInvalidArgument naming the flag, its value and what is allowed; kNotFound, kIoError for
+// --api-key-file.
+Expected<ServeOptions> check_serve_flags(ServeFlags flags);
+
+}  // namespace karez
