@@ -134,9 +134,11 @@ TEST_P(OracleLogits, NarrowKvTypesCostLittleMoreThanThoseOfTheReference) {
   constexpr double kMaxTimesReference = 4;
   EXPECT_LE(bf16_cost.mean_difference(), kMaxTimesReference * f16_cost.mean_difference());
   EXPECT_LE(q8_0_cost.mean_difference(), kMaxTimesReference * q8_0_keys_cost.mean_difference());
-  constexpr double kMinTop1Share = 0.95;
-  EXPECT_GE(bf16_cost.top1_share(), kMinTop1Share);
-  EXPECT_GE(q8_0_cost.top1_share(), kMinTop1Share);
+  // libllama's own share is 93 to 94 % here: activations of quantised weights round differently as
+  // soon as anything before them does. The standard error of a share of 257 rows is 1.5 %.
+  constexpr double kTop1Slack = 0.05;
+  EXPECT_GE(bf16_cost.top1_share(), f16_cost.top1_share() - kTop1Slack);
+  EXPECT_GE(q8_0_cost.top1_share(), q8_0_keys_cost.top1_share() - kTop1Slack);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, OracleLogits, testing::Values(kSmolLm2, kGemma3),
