@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/kv_type_flags.h"
 #include "cli/text_file.h"
 #include "engine/default_threads.h"
 
@@ -24,24 +25,6 @@ Expected<int> in_range(std::string_view flag, std::int64_t value, std::int64_t l
                 fmt::format("{} is {}, allowed are {} to {}", flag, value, low, high));
   }
   return static_cast<int>(value);
-}
-
-Expected<KvType> kv_type_of(const GenerateFlags& flags) {
-  auto keys = parse_kv_type(flags.cache_type_k);
-  if (!keys) {
-    return fail(keys.error().code(), "-ctk: " + keys.error().message());
-  }
-  auto values = parse_kv_type(flags.cache_type_v);
-  if (!values) {
-    return fail(values.error().code(), "-ctv: " + values.error().message());
-  }
-  if (*keys != *values) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("-ctk is {} and -ctv is {}; keys and values have the same type here, "
-                            "give both",
-                            flags.cache_type_k, flags.cache_type_v));
-  }
-  return *keys;
 }
 
 Expected<void> fill_sampling(GenerateFlags& flags) {
@@ -190,7 +173,7 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
     return fail(std::move(chunk.error()));
   }
   options.chunk_tokens = *chunk;
-  auto kv_type = kv_type_of(flags);
+  auto kv_type = kv_type_of_flags(flags.cache_type_k, flags.cache_type_v);
   if (!kv_type) {
     return fail(std::move(kv_type.error()));
   }

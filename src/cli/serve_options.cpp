@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/kv_type_flags.h"
 #include "cli/text_file.h"
 #include "engine/default_threads.h"
 
@@ -29,24 +30,6 @@ class RangeCheck {
   }
   std::optional<Status> problem_;
 };
-
-Expected<KvType> kv_type_of(const ServeFlags& flags) {
-  auto keys = parse_kv_type(flags.cache_type_k);
-  if (!keys) {
-    return fail(keys.error().code(), "-ctk: " + keys.error().message());
-  }
-  auto values = parse_kv_type(flags.cache_type_v);
-  if (!values) {
-    return fail(values.error().code(), "-ctv: " + values.error().message());
-  }
-  if (*keys != *values) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("-ctk is {} and -ctv is {}; keys and values have the same type here, "
-                            "give both",
-                            flags.cache_type_k, flags.cache_type_v));
-  }
-  return *keys;
-}
 
 // One key a line; empty lines do not count.
 Expected<void> read_keys(ServeFlags& flags) {
@@ -221,7 +204,7 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
         fmt::format("--max-body-bytes is {}, allowed are 1KiB to 1GiB", flags.max_body_bytes));
   }
   http.max_body_bytes = static_cast<std::size_t>(*body);
-  auto kv_type = kv_type_of(flags);
+  auto kv_type = kv_type_of_flags(flags.cache_type_k, flags.cache_type_v);
   if (!kv_type) {
     return fail(std::move(kv_type.error()));
   }
