@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up what the tests need, builds, and runs every test:
-#   all tests on the models; unit and property tests under AddressSanitizer and
-#   UndefinedBehaviorSanitizer; tests with threads under ThreadSanitizer; the format of the sources.
+#   optimised: the tests on the models, of the kernels, and the random ones;
+#   under AddressSanitizer and UndefinedBehaviorSanitizer: unit tests, and the random ones again;
+#   under ThreadSanitizer: what runs on several threads; and the format of the sources.
 #
 #   scripts/test.sh          everything (about 15 minutes on 2 cores after set-up)
 #   scripts/test.sh --quick  unit tests only
@@ -44,8 +45,15 @@ build() {
 run() {
   ctest --test-dir "build/$1" --output-on-failure --no-tests=error --timeout 900 "${@:2}"
 }
-build_and_run() {
-  build "$1" && run "$@"
+run_unit() {
+  build dev karez_fast_tests && run dev -L '^unit$' -j "$jobs"
+}
+run_optimised() {
+  # Of the unit tests only unit_attention: the others were not built.
+  build dev karez_optimised_tests && run dev -E '^unit_[^a]' -j "$jobs"
+}
+run_asan() {
+  build asan karez_fast_tests && run asan -L '^(unit|property)$' -j "$jobs"
 }
 # The attention kernels run on many threads at once; the rest need not be built for TSan.
 run_tsan() {
@@ -57,14 +65,14 @@ check_format() {
 
 mkdir -p build
 if ((quick)); then
-  part "unit tests" build_and_run dev -L '^unit$' -j "$jobs"
+  part "unit tests" run_unit
 else
   part "format" check_format
-  part "all tests" build_and_run dev -j "$jobs"
+  part "optimised" run_optimised
   # The libraries that Karez links are not instrumented, so their own leaks are not ours to find.
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
   export UBSAN_OPTIONS=print_stacktrace=1
-  part "AddressSanitizer and UBSan" build_and_run asan -LE '^model$' -j "$jobs"
+  part "AddressSanitizer and UBSan" run_asan
   part "ThreadSanitizer" run_tsan
 fi
 

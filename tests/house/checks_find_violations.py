@@ -9,6 +9,7 @@ import file_sizes
 import forbidden_words
 import include_rule
 import library_headers
+import own_header_first
 import run_checks
 
 
@@ -58,6 +59,15 @@ class ChecksFindViolations(unittest.TestCase):
         self.finds(library_headers, "src/engine/a.cpp", "#include <CLI/CLI.hpp>\n", "CLI11")
         self.finds(library_headers, "src/kv/a.cpp", "#include <nlohmann/json.hpp>\n", "nlohmann")
         self.accepts(library_headers, "src/kv/a.cpp", '#include "model/ggml_model_runner.h"\n')
+
+    def test_own_header_first(self):
+        for text in ("", "#include <vector>\n", '#include "kv/b.h"\n#include "kv/a.h"\n', "#include <kv/a.h>\n"):
+            found = problems(own_header_first, {"src/kv/a.h": "", "src/kv/a.cpp": text})
+            self.assertEqual(len(found), 1, text)
+            self.assertIn("src/kv/a.cpp", found[0])
+        self.assertEqual(problems(own_header_first, {
+            "src/kv/a.h": "", "src/kv/a.cpp": '// A.\n#include "kv/a.h"\n#include <vector>\n',
+            "src/kv/c.cpp": "#include <vector>\n"}), [])
 
     def test_file_sizes(self):
         self.finds(file_sizes, "src/kv/a.h", "\n" * 301, "at most 300")

@@ -4,7 +4,8 @@ import importlib
 import pathlib
 import sys
 
-CHECKS = ("include_rule", "library_headers", "file_sizes", "forbidden_words", "file_comments")
+CHECKS = ("include_rule", "library_headers", "own_header_first", "file_sizes", "forbidden_words",
+          "file_comments")
 
 
 def main(arguments):

@@ -27,7 +27,7 @@ namespace karez::test {
 namespace {
 
 constexpr int kPromptTokens = 600;  // more than the window of Gemma 3
-constexpr int kGenerated = 20;
+constexpr int kGenerated = 10;
 constexpr float kNearTie = 0.02F;  // of two log probabilities
 
 // Engines own their runner, and loading a model takes longer than a test of it.
@@ -142,8 +142,8 @@ class EngineModel : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(EngineModel, TheAnswerIsTheSameHoweverItWasRun) {
-  const std::vector<std::vector<TokenId>> prompts = {prompt(0), prompt(300), prompt(900, 200),
-                                                     prompt(0, 400)};
+  const std::vector<std::vector<TokenId>> prompts = {prompt(0), prompt(300, 150), prompt(900, 60),
+                                                     prompt(0, 200)};
   std::vector<Answer> alone;
   {
     const auto engine = make_engine({"alone", 512, false});
@@ -170,7 +170,7 @@ TEST_P(EngineModel, APromptThatIsFoundGivesTheSameAnswer) {
   const auto engine = make_engine({"cached"});
   const Answer cold = run(*engine, {prompt(0)}).front();
   EXPECT_EQ(cold.cached_tokens, 0);
-  for (int time = 1; time < 4; ++time) {
+  for (int repeat = 1; repeat < 4; ++repeat) {
     const Answer warm = run(*engine, {prompt(0)}).front();
     EXPECT_EQ(warm.cached_tokens, (kPromptTokens - 1) / kBlockSize * kBlockSize);
     expect_same(warm, cold);
@@ -185,7 +185,7 @@ TEST_P(EngineModel, APromptThatIsFoundGivesTheSameAnswer) {
   const Answer continued = run(*engine, {longer}).front();
   EXPECT_GE(continued.cached_tokens, kPromptTokens);
   expect_same(continued, run(*make_engine({"fresh", 512, false}), {longer}).front());
-  for (const int length : {15, 16, 17, 32}) {
+  for (const int length : {16, 17}) {
     SCOPED_TRACE(length);
     const Answer first = run(*engine, {prompt(1000 + length * 20, length)}).front();
     const Answer second = run(*engine, {prompt(1000 + length * 20, length)}).front();

@@ -11,7 +11,7 @@ TEST(MemoryBandwidth, IsAPositiveFiniteFigureForAnyNumberOfThreads) {
     const auto rate = measure_read_bandwidth(num_threads, kMiB, 2);
     ASSERT_TRUE(rate.has_value());
     EXPECT_GT(*rate, 0.0);
-    EXPECT_LT(*rate, 1e6);
+    EXPECT_LT(*rate, 1e15);
   }
 }
 

@@ -81,7 +81,7 @@ struct TwoEngines : testing::Test {
 };
 
 TEST_F(TwoEngines, TakeTurnsAndContinueThePromptFromDepthToDepth) {
-  const auto runs = measure(subjects, shape, tokens, {});
+  const auto runs = measure(subjects, shape, tokens, {}, {});
   ASSERT_TRUE(runs.has_value());
   EXPECT_THAT(log,
               ElementsAre("a clear", "b clear", "a prefill 0+10", "b prefill 0+10", "a copies 2",
@@ -92,7 +92,7 @@ TEST_F(TwoEngines, TakeTurnsAndContinueThePromptFromDepthToDepth) {
 
 TEST_F(TwoEngines, PrefillOfADepthCountsFromTheFirstToken) {
   shape.prefill_repetitions = 3;
-  const auto runs = measure(subjects, shape, tokens, {});
+  const auto runs = measure(subjects, shape, tokens, {}, {});
   ASSERT_TRUE(runs.has_value());
   ASSERT_EQ(runs->size(), 4U);
   for (const BenchRun& run : *runs) {
@@ -107,7 +107,7 @@ TEST_F(TwoEngines, TheFirstTurnIsNotCountedAndTheMedianIsShown) {
   shape.depths = {10};
   shape.repetitions = 3;
   ours.decode_seconds = {100, 2, 1, 4};  // the first is the warm-up
-  const auto runs = measure(subjects, shape, tokens, {});
+  const auto runs = measure(subjects, shape, tokens, {}, {});
   ASSERT_TRUE(runs.has_value());
   const BenchRun& run = runs->front();
   EXPECT_THAT(run.decode_repetitions, ElementsAre(4, 8, 2));
@@ -123,9 +123,9 @@ TEST_F(TwoEngines, FiguresAreDerivedFromTheBandwidthAndThePair) {
   shape.depths = {10};
   theirs.decode_seconds = {3};
   theirs.seconds_per_token = 0.002;
-  auto runs = measure(subjects, shape, tokens, {});
+  auto runs = measure(subjects, shape, tokens, [] { return Expected<double>(20000); }, {});
   ASSERT_TRUE(runs.has_value());
-  derive_figures(*runs, 20000);
+  derive_figures(*runs);
   const BenchRun& run = runs->front();
   EXPECT_NEAR(*run.decode_ratio, 3, 1e-9);
   EXPECT_NEAR(*run.prefill_ratio, 2, 1e-9);
@@ -138,14 +138,23 @@ TEST_F(TwoEngines, FiguresAreDerivedFromTheBandwidthAndThePair) {
 
 TEST_F(TwoEngines, AFailureOfEitherEndsTheMeasurement) {
   theirs.fail_prefill = true;
-  const auto runs = measure(subjects, shape, tokens, {});
+  const auto runs = measure(subjects, shape, tokens, {}, {});
   ASSERT_FALSE(runs.has_value());
   EXPECT_EQ(runs.error().message(), "told to fail");
 }
 
+TEST_F(TwoEngines, AFailureOfTheProbeEndsTheMeasurement) {
+  const auto probe = []() -> Expected<double> {
+    return fail(StatusCode::kResourceExhausted, "no memory to read");
+  };
+  const auto runs = measure(subjects, shape, tokens, probe, {});
+  ASSERT_FALSE(runs.has_value());
+  EXPECT_EQ(runs.error().message(), "no memory to read");
+}
+
 TEST_F(TwoEngines, ProgressRisesToTheEnd) {
   std::vector<double> seen;
-  ASSERT_TRUE(measure(subjects, shape, tokens, [&](std::string_view, double done) {
+  ASSERT_TRUE(measure(subjects, shape, tokens, {}, [&](std::string_view, double done) {
                 seen.push_back(done);
               }).has_value());
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
