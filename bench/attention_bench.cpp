@@ -90,7 +90,7 @@ double bandwidth(int num_threads) {
   static std::map<int, double> measured;
   auto [entry, is_new] = measured.try_emplace(num_threads, 0.0);
   if (is_new) {
-    entry->second = value_or_exit(measure_read_bandwidth(num_threads));
+    entry->second = value_or_exit(measure_read_bandwidth(num_threads)) / 1e9;
   }
   return entry->second;
 }

@@ -76,7 +76,7 @@ Expected<double> measure_read_bandwidth(int num_threads, std::int64_t buffer_byt
     worker.join();
   }
   const double read = static_cast<double>(part_words * threads * sizeof(Word));
-  return read / std::max(best_seconds, 1e-9) / 1e9;
+  return read / std::max(best_seconds, 1e-9);
 }
 
 }  // namespace karez

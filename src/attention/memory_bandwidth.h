@@ -11,13 +11,13 @@
 namespace karez {
 
 // Bigger than the last-level caches of today's servers, so that passes read memory.
-inline constexpr std::int64_t kBandwidthBufferBytes = 2 * kGiB;
+inline constexpr std::int64_t kBandwidthBufferBytes = kGiB;
 
-// GB/s (1e9 bytes) of num_threads threads that read a buffer of buffer_bytes once together, each
+// Bytes a second of num_threads threads that read a buffer of buffer_bytes once together, each
 // its own part front to back; the best of num_passes. Huge pages where the system grants them.
 // Fails: kInvalidArgument for arguments below 1, kResourceExhausted if there is no such memory.
 Expected<double> measure_read_bandwidth(int num_threads,
                                         std::int64_t buffer_bytes = kBandwidthBufferBytes,
-                                        int num_passes = 5);
+                                        int num_passes = 3);
 
 }  // namespace karez

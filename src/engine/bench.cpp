@@ -147,6 +147,13 @@ class Bench {
         return fail(done.error());
       }
     }
+    std::vector<double> bandwidths;
+    for (const BenchRun& run : report_.runs) {
+      if (run.read_bandwidth_bytes_per_second > 0) {
+        bandwidths.push_back(run.read_bandwidth_bytes_per_second);
+      }
+    }
+    report_.read_bandwidth_bytes_per_second = median(std::move(bandwidths));
     return std::move(report_);
   }
 
@@ -174,19 +181,10 @@ class Bench {
       return fail(tokens.error());
     }
     tokens_ = std::move(*tokens);
-    if (progress_) {
-      progress_("memory bandwidth", 0);
-    }
     report_.cpu_name = cpu_name();
     report_.cpu_level = to_string(detected_cpu_level());
     report_.seed = options_.seed;
     report_.tokens_from = options_.prompt_name.empty() ? "pseudo-random" : options_.prompt_name;
-    const auto bandwidth = measure_read_bandwidth(options_.num_threads);
-    if (!bandwidth) {
-      return fail(bandwidth.error());
-    }
-    constexpr double kGB = 1e9;
-    report_.read_bandwidth_bytes_per_second = *bandwidth * kGB;
     return options_.compare_llama ? load_peer() : Expected<void>();
   }
 
@@ -261,11 +259,12 @@ class Bench {
       subjects[1].labels.kv_fast_bytes = 0;
       subjects[1].labels.weight_read_bytes = 0;
     }
-    auto runs = measure(subjects, options_.shape, tokens_, progress_);
+    const auto probe = [this] { return measure_read_bandwidth(options_.num_threads); };
+    auto runs = measure(subjects, options_.shape, tokens_, probe, progress_);
     if (!runs) {
       return fail(runs.error());
     }
-    derive_figures(*runs, report_.read_bandwidth_bytes_per_second);
+    derive_figures(*runs);
     std::move(runs->begin(), runs->end(), std::back_inserter(report_.runs));
     return {};
   }

@@ -25,6 +25,7 @@ double decode_cost(int depth, int concurrency, int steps) {
 struct Repetition {
   double tokens_per_second;
   BenchDecode decode;
+  double bandwidth_bytes_per_second;  // measured in the same turn; 0: unknown
 };
 
 BenchStepMs step_ms(const BenchDecode& decode) {
@@ -42,10 +43,11 @@ BenchStepMs step_ms(const BenchDecode& decode) {
 class Measurement {
  public:
   Measurement(std::span<const BenchSubject> subjects, const BenchShape& shape,
-              const BenchTokens& tokens, const BenchProgress& progress)
+              const BenchTokens& tokens, const BandwidthProbe& probe, const BenchProgress& progress)
       : subjects_(subjects),
         shape_(shape),
         tokens_(tokens),
+        probe_(probe),
         progress_(progress),
         prefill_seconds_(subjects.size()) {
     const auto engines = static_cast<double>(subjects.size());
@@ -130,6 +132,13 @@ class Measurement {
     std::vector<std::vector<Repetition>> repetitions(subjects_.size());
     // The first turn is not counted: graphs are built and pages touched in it.
     for (int turn = 0; turn <= shape_.repetitions; ++turn) {
+      Expected<double> bandwidth = 0.0;
+      if (probe_ && turn > 0) {
+        bandwidth = probe_();
+        if (!bandwidth) {
+          return fail(bandwidth.error());
+        }
+      }
       for (std::size_t s = 0; s < subjects_.size(); ++s) {
         report(fmt::format("{} decodes at depth {} x {}", subjects_[s].labels.engine, depth,
                            concurrency));
@@ -139,7 +148,8 @@ class Measurement {
         }
         done_cost_ += decode_cost(depth, concurrency, shape_.generate_tokens);
         if (turn > 0) {
-          repetitions[s].push_back({static_cast<double>(rows) / decoded->seconds, *decoded});
+          repetitions[s].push_back(
+              {static_cast<double>(rows) / decoded->seconds, *decoded, *bandwidth});
         }
       }
     }
@@ -166,6 +176,7 @@ class Measurement {
     if (middle != repetitions.end()) {
       run.step_ms = step_ms(middle->decode);
       if (middle->decode.times.steps > 0) {
+        run.read_bandwidth_bytes_per_second = middle->bandwidth_bytes_per_second;
         run.kv_read_bytes = middle->decode.times.attention_read_bytes / middle->decode.times.steps;
       }
     }
@@ -193,6 +204,7 @@ class Measurement {
   std::span<const BenchSubject> subjects_;
   const BenchShape& shape_;
   const BenchTokens& tokens_;
+  const BandwidthProbe& probe_;
   const BenchProgress& progress_;
   std::vector<std::vector<PrefillSeconds>> prefill_seconds_;  // [subject][repetition x depth]
   std::vector<BenchRun> runs_;  // subjects in turn, for each depth and concurrency
@@ -212,17 +224,18 @@ int BenchShape::max_concurrency() const {
 
 Expected<std::vector<BenchRun>> measure(std::span<const BenchSubject> subjects,
                                         const BenchShape& shape, const BenchTokens& tokens,
+                                        const BandwidthProbe& probe,
                                         const BenchProgress& progress) {
-  return Measurement(subjects, shape, tokens, progress).run();
+  return Measurement(subjects, shape, tokens, probe, progress).run();
 }
 
-void derive_figures(std::vector<BenchRun>& runs, double bandwidth_bytes_per_second) {
+void derive_figures(std::vector<BenchRun>& runs) {
   for (BenchRun& run : runs) {
-    if (bandwidth_bytes_per_second > 0 && run.kv_read_bytes > 0) {
-      const double floor_ms =
-          static_cast<double>(run.kv_read_bytes) / bandwidth_bytes_per_second * kMsPerSecond;
-      const double all_ms = static_cast<double>(run.kv_read_bytes + run.weight_read_bytes) /
-                            bandwidth_bytes_per_second * kMsPerSecond;
+    const double bandwidth = run.read_bandwidth_bytes_per_second;
+    if (bandwidth > 0 && run.kv_read_bytes > 0) {
+      const double floor_ms = static_cast<double>(run.kv_read_bytes) / bandwidth * kMsPerSecond;
+      const double all_ms =
+          static_cast<double>(run.kv_read_bytes + run.weight_read_bytes) / bandwidth * kMsPerSecond;
       run.bandwidth_share = all_ms / run.step_ms.total;
       if (run.step_ms.attention) {
         run.attention_over_floor = *run.step_ms.attention / floor_ms;

@@ -39,15 +39,19 @@ struct BenchSubject {
 // what is being done, and the part of all work that is done, in [0, 1]
 using BenchProgress = std::function<void(std::string_view what, double done)>;
 
+// The machine's memory bandwidth now, in bytes a second.
+using BandwidthProbe = std::function<Expected<double>()>;
+
 // For each depth and concurrency one run of each subject, in the subjects' order. The prefill
-// figure of a depth is the same in all its runs.
-// Fails: as the engines do.
+// figure of a depth is the same in all its runs. The probe, if there is one, takes a turn too: a
+// step is held against the bandwidth of its own minute.
+// Fails: as the engines and the probe do.
 Expected<std::vector<BenchRun>> measure(std::span<const BenchSubject> subjects,
                                         const BenchShape& shape, const BenchTokens& tokens,
-                                        const BenchProgress& progress);
+                                        const BandwidthProbe& probe, const BenchProgress& progress);
 
-// Fills in what follows from other figures: shares of the bandwidth (0: unknown, left out), and the
+// Fills in what follows from other figures: shares of the bandwidth where it is known, and the
 // ratios of each karez run to the llama.cpp run of the same depth and concurrency.
-void derive_figures(std::vector<BenchRun>& runs, double bandwidth_bytes_per_second);
+void derive_figures(std::vector<BenchRun>& runs);
 
 }  // namespace karez

@@ -36,6 +36,7 @@ nlohmann::json run_to_json(const BenchRun& run) {
       {"decode_repetitions", run.decode_repetitions},
   };
   if (run.kv_read_bytes > 0) {
+    json["read_bandwidth_bytes_per_second"] = run.read_bandwidth_bytes_per_second;
     json["kv_read_bytes_per_step"] = run.kv_read_bytes;
     json["weight_read_bytes_per_step"] = run.weight_read_bytes;
     json["bandwidth_share"] = or_null(run.bandwidth_share);

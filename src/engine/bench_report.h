@@ -39,6 +39,7 @@ struct BenchRun {
   std::vector<double> decode_repetitions;   // tokens per second
 
   // karez only
+  double read_bandwidth_bytes_per_second = 0;  // of the machine, beside the median repetition
   std::int64_t kv_read_bytes = 0;              // a step, keys and values once per sequence
   std::int64_t weight_read_bytes = 0;          // a step, all weights once
   std::optional<double> bandwidth_share;       // bytes of a step / its time / machine's bandwidth
@@ -57,7 +58,7 @@ struct BenchPeerCandidate {
 struct BenchReport {
   std::string cpu_name;
   std::string cpu_level;                       // of our attention kernels
-  double read_bandwidth_bytes_per_second = 0;  // measured by this command, with `threads` threads
+  double read_bandwidth_bytes_per_second = 0;  // median of the runs'; with `threads` threads
   std::uint64_t seed = 0;
   std::string tokens_from;  // "pseudo-random" or the prompt file
   std::string peer_settings;
