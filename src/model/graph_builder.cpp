@@ -108,6 +108,8 @@ GraphBuilder::Projections GraphBuilder::project(int layer, ggml_tensor* x) {
 
 ggml_tensor* GraphBuilder::attention(int layer, ggml_tensor* x) {
   const Projections p = project(layer, x);
+  // Before the keys are stored, so that it does not count as attention.
+  ggml_build_forward_expand(graph_, p.q);
   ggml_tensor* stored = attention_.store(context_, layer, p.k, p.v);
   ggml_build_forward_expand(graph_, stored);
   if (is_last(layer) && !has_outputs_) {

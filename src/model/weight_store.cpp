@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "model/widened_weights.h"
 
 namespace karez {
 
@@ -43,9 +44,33 @@ std::vector<ggml_backend_buffer_type_t> find_fast_buffer_types() {
 // Tensors beyond those of the file: glued and repeated ones, output duplicates.
 constexpr std::size_t kExtraTensors = 64;
 
+// Memory beyond the weights themselves is meant to stay small, whatever the model.
+constexpr std::size_t kMaxWideningBytes = 48 << 20;
+
+std::int64_t num_elements(const GgufTensor& tensor) {
+  std::int64_t count = 1;
+  for (const std::int64_t length : tensor.shape) {
+    count *= length;
+  }
+  return count;
+}
+
+// The source's numbers as the tensor's type, behind `out`.
+void append(const GgufTensor& source, ggml_type type, std::vector<std::byte>& out) {
+  const auto source_type = static_cast<ggml_type>(source.type);
+  if (source_type == type) {
+    out.insert(out.end(), source.data.begin(), source.data.end());
+    return;
+  }
+  const std::size_t used = out.size();
+  out.resize(used + ggml_row_size(type, num_elements(source)));
+  widen(source_type, source.data, num_elements(source), out.data() + used);
+}
+
 }  // namespace
 
-WeightStore::WeightStore(GgufFile file, bool repack) : file_(std::move(file)) {
+WeightStore::WeightStore(GgufFile file, bool repack)
+    : file_(std::move(file)), widening_bytes_left_(kMaxWideningBytes) {
   if (repack) {
     fast_types_ = find_fast_buffer_types();
   }
@@ -166,11 +191,11 @@ Expected<ggml_tensor*> WeightStore::matrix(const std::string& name, std::int64_t
   if (!source) {
     return fail(source.error());
   }
-  const auto type = static_cast<ggml_type>((*source)->type);
+  const ggml_type type = product_type(**source);
   if (fast_buffer_type(type, columns, rows) == nullptr) {
     return map_tensor(**source, columns, rows);
   }
-  return add_matrix({*source}, columns, rows);
+  return add_matrix({*source}, type, columns, rows);
 }
 
 Expected<ggml_tensor*> WeightStore::glued_matrix(std::span<const Part> parts,
@@ -185,13 +210,15 @@ Expected<ggml_tensor*> WeightStore::glued_matrix(std::span<const Part> parts,
     sources.push_back(*source);
     rows += part.length;
   }
-  const std::uint32_t type = sources.front()->type;
-  const bool same_type = std::all_of(sources.begin(), sources.end(),
-                                     [&](const GgufTensor* s) { return s->type == type; });
-  if (!same_type || fast_buffer_type(static_cast<ggml_type>(type), columns, rows) == nullptr) {
+  const std::size_t budget = widening_bytes_left_;
+  const ggml_type type = product_type(*sources.front());
+  const bool same_type = std::all_of(sources.begin() + 1, sources.end(),
+                                     [&](const GgufTensor* s) { return product_type(*s) == type; });
+  if (!same_type || fast_buffer_type(type, columns, rows) == nullptr) {
+    widening_bytes_left_ = budget;  // they are asked for again, one by one
     return nullptr;
   }
-  return add_matrix(std::move(sources), columns, rows);
+  return add_matrix(std::move(sources), type, columns, rows);
 }
 
 Expected<ggml_tensor*> WeightStore::embedding(const std::string& name, std::int64_t columns,
@@ -212,9 +239,25 @@ ggml_tensor* WeightStore::map_tensor(const GgufTensor& source, std::int64_t colu
   return tensor;
 }
 
+ggml_type WeightStore::product_type(const GgufTensor& source) {
+  const auto type = static_cast<ggml_type>(source.type);
+  const std::optional<ggml_type> wider = widened_type(type);
+  if (!wider || source.shape.size() < 2 ||
+      fast_buffer_type(type, source.shape[0], source.shape[1]) != nullptr ||
+      fast_buffer_type(*wider, source.shape[0], source.shape[1]) == nullptr) {
+    return type;
+  }
+  const std::size_t extra = ggml_row_size(*wider, num_elements(source)) - source.data.size();
+  if (extra > widening_bytes_left_) {
+    return type;
+  }
+  widening_bytes_left_ -= extra;
+  return *wider;
+}
+
 Expected<ggml_tensor*> WeightStore::add_matrix(std::vector<const GgufTensor*> sources,
-                                               std::int64_t columns, std::int64_t rows) {
-  const auto type = static_cast<ggml_type>(sources.front()->type);
+                                               ggml_type type, std::int64_t columns,
+                                               std::int64_t rows) {
   ggml_tensor* tensor =
       ggml_new_tensor_2d(context_for(fast_buffer_type(type, columns, rows)), type, columns, rows);
   copies_.push_back({tensor, std::move(sources)});
@@ -274,10 +317,11 @@ Expected<void> WeightStore::upload(const std::function<void(double)>& progress) 
   std::vector<std::byte> glued;
   for (const Copy& copy : copies_) {
     const std::byte* bytes = copy.sources.front()->data.data();
-    if (copy.sources.size() > 1) {
+    const auto file_type = static_cast<ggml_type>(copy.sources.front()->type);
+    if (copy.sources.size() > 1 || file_type != copy.tensor->type) {
       glued.clear();
       for (const GgufTensor* source : copy.sources) {
-        glued.insert(glued.end(), source->data.begin(), source->data.end());
+        append(*source, copy.tensor->type, glued);
       }
       bytes = glued.data();
     }

@@ -2,6 +2,7 @@
 //
 //   matrices of products  -> ggml's fast layouts (repacked buffers) where ggml has one for the type
 //                            and shape, else in the mapped file
+//                            (widened_weights.h: some types get one by another type)
 //   embedding rows        -> the mapped file
 //   vectors               -> converted to f32 in an ordinary buffer (norms, biases: small)
 //
@@ -81,12 +82,15 @@ class WeightStore {
                                    std::int64_t rows) const;
   Expected<std::vector<float>> read_vector(const std::string& name, std::int64_t length) const;
   ggml_tensor* add_filled(std::vector<float> values, std::int64_t columns, std::int64_t rows);
-  Expected<ggml_tensor*> add_matrix(std::vector<const GgufTensor*> sources, std::int64_t columns,
-                                    std::int64_t rows);
+  Expected<ggml_tensor*> add_matrix(std::vector<const GgufTensor*> sources, ggml_type type,
+                                    std::int64_t columns, std::int64_t rows);
   ggml_tensor* map_tensor(const GgufTensor& source, std::int64_t columns, std::int64_t rows);
   // The fast layout that takes products with a matrix of this type and shape; nullptr: none.
   ggml_backend_buffer_type_t fast_buffer_type(ggml_type type, std::int64_t columns,
                                               std::int64_t rows) const;
+  // The type that a matrix of the file is computed with: its own, or a wider one with the same
+  // numbers where only that has a fast layout and the extra bytes are few.
+  ggml_type product_type(const GgufTensor& source);
   ggml_context* context_for(ggml_backend_buffer_type_t type);
 
   GgufFile file_;
@@ -97,6 +101,7 @@ class WeightStore {
   std::vector<Copy> copies_;
   std::vector<Filled> filled_;
   std::size_t copied_bytes_ = 0;
+  std::size_t widening_bytes_left_;
 };
 
 }  // namespace karez
