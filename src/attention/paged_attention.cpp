@@ -218,7 +218,7 @@ class CpuPagedAttention final : public PagedAttention {
   }
 
   void attend(int layer, const KVLayerView& layer_view, RowsView queries, float* out, int thread,
-              int /*num_threads*/) override {
+              int num_threads) override {
     const GroupPlan& plan = plans_[group_of_layer_[static_cast<std::size_t>(layer)]];
     Step step{layer, layer_view, queries, out, plan, scratch_[static_cast<std::size_t>(thread)]};
     auto& next = next_item_[static_cast<std::size_t>(layer)];
@@ -227,13 +227,16 @@ class CpuPagedAttention final : public PagedAttention {
     if (kernels_.save_registers != nullptr) {
       kernels_.save_registers(registers);
     }
-    // One item is claimed ahead, so that its first keys can be fetched during the current one.
-    int item = next.fetch_add(1, std::memory_order_relaxed);
+    const auto claim = [&next] { return next.fetch_add(1, std::memory_order_relaxed); };
+    int item = claim();
     while (item < num_items) {
-      const int following = next.fetch_add(1, std::memory_order_relaxed);
+      // An item is claimed ahead, so that its first keys can be fetched during the current one; not
+      // one of the last, which threads without work should take.
+      const bool is_ahead = next.load(std::memory_order_relaxed) + num_threads <= num_items;
+      const int following = is_ahead ? claim() : num_items;
       run_item(step, plan.items[static_cast<std::size_t>(item)],
                following < num_items ? &plan.items[static_cast<std::size_t>(following)] : nullptr);
-      item = following;
+      item = is_ahead ? following : claim();
     }
     if (kernels_.restore_registers != nullptr) {
       kernels_.restore_registers(registers);

@@ -131,12 +131,13 @@ TEST_P(OracleLogits, NarrowKvTypesCostLittleMoreThanThoseOfTheReference) {
   std::cout << "  libllama f16        " << f16_cost.to_string() << "\n  libllama q8_0 keys  "
             << q8_0_keys_cost.to_string() << "\n  karez bf16          " << bf16_cost.to_string()
             << "\n  karez q8_0          " << q8_0_cost.to_string() << std::endl;
-  constexpr double kMaxTimesReference = 4;
+  constexpr double kMaxTimesReference = 1.5;
   EXPECT_LE(bf16_cost.mean_difference(), kMaxTimesReference * f16_cost.mean_difference());
   EXPECT_LE(q8_0_cost.mean_difference(), kMaxTimesReference * q8_0_keys_cost.mean_difference());
-  // libllama's own share is 93 to 94 % here: activations of quantised weights round differently as
-  // soon as anything before them does. The standard error of a share of 257 rows is 1.5 %.
-  constexpr double kTop1Slack = 0.05;
+  // Measured: 1.0 times. libllama's own share is 93 to 94 % here: activations of quantised weights
+  // round differently as soon as anything before them does. The standard error of a share of 257
+  // rows is 1.5 %.
+  constexpr double kTop1Slack = 0.04;
   EXPECT_GE(bf16_cost.top1_share(), f16_cost.top1_share() - kTop1Slack);
   EXPECT_GE(q8_0_cost.top1_share(), q8_0_keys_cost.top1_share() - kTop1Slack);
 }
