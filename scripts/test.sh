@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up what the tests need, builds, and runs every test:
-#   all tests on the models; unit and property tests under AddressSanitizer and
-#   UndefinedBehaviorSanitizer; tests with threads under ThreadSanitizer; the format of the sources.
+#   all tests on the models and with real clients; unit and property tests under AddressSanitizer
+#   and UndefinedBehaviorSanitizer; tests with threads under ThreadSanitizer; the format of the
+#   sources.
 #
 #   scripts/test.sh          everything (about 15 minutes on 2 cores after set-up)
 #   scripts/test.sh --quick  unit tests only
@@ -14,7 +15,7 @@ quick=0
 case "${1:-}" in
   "") ;;
   --quick) quick=1 ;;
-  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) echo "test.sh: unknown argument '$1'; allowed: --quick, --help" >&2; exit 2 ;;
 esac
 
@@ -47,9 +48,10 @@ run() {
 build_and_run() {
   build "$1" && run "$@"
 }
-# The attention kernels run on many threads at once; the rest need not be built for TSan.
+# Only what has threads of its own is built for TSan.
 run_tsan() {
-  build tsan unit_attention && run tsan -R '^unit_attention\.'
+  build tsan unit_attention unit_engine unit_server \
+    && run tsan -R '^unit_(attention|engine|server)\.' -j "$jobs"
 }
 check_format() {
   git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror
