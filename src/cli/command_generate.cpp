@@ -217,8 +217,12 @@ Expected<int> generate(const GenerateFlags& typed) {
   runner_options.repack_weights = !flags.no_repack;
   auto runner = load_model(flags.model_path, runner_options, [&](double share) {
     loading.update(static_cast<std::int64_t>(share * 1000), 1000);
+    return !interrupt.flag();
   });
   loading.finish();
+  if (interrupt.flag()) {
+    return kExitInterrupted;
+  }
   if (!runner) {
     return fail(std::move(runner.error()));
   }

@@ -117,7 +117,11 @@ Expected<int> serve(const ServeFlags& typed) {
   runner_options.repack_weights = !options.flags.no_repack;
   auto runner = load_model(options.flags.model_path, runner_options, [&](double share) {
     (*server)->set_progress(share, "loading weights");
+    return !interrupt.flag();
   });
+  if (interrupt.flag()) {
+    return kExitOk;
+  }
   if (!runner) {
     return fail(std::move(runner.error()));
   }

@@ -52,7 +52,8 @@ struct GenerationEvent {
 struct EngineStats {
   int requests_running = 0;
   int requests_waiting = 0;
-  std::int64_t slots_used = 0;
+  std::int64_t slots_used = 0;  // by requests
+  std::int64_t slots_idle = 0;  // hold cached prompts that no request uses; requests may take them
   std::int64_t slots_total = 0;
   std::int64_t slot_bytes = 0;
   std::int64_t prefix_cache_queries_tokens = 0;  // prompt tokens looked up

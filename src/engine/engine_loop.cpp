@@ -164,6 +164,7 @@ EngineStats EngineLoop::stats() const {
   stats.requests_running = scheduler.num_running;
   stats.requests_waiting = scheduler.num_waiting;
   stats.slots_used = kv.slots_used;
+  stats.slots_idle = kv.slots_idle;
   stats.slots_total = kv.slots_total;
   stats.slot_bytes = static_cast<std::int64_t>(kv_.spec().slot_bytes());
   stats.prefix_cache_queries_tokens = scheduler.prefix_queries_tokens;

@@ -18,6 +18,7 @@
 #include "model/architecture.h"
 #include "model/attention_nodes.h"
 #include "model/gguf_file.h"
+#include "model/llama_log.h"
 #include "model/model_weights.h"
 #include "model/step_graph.h"
 #include "model/weight_store.h"
@@ -140,7 +141,8 @@ class GgmlModelRunner final : public ModelRunner {
 
 Expected<std::unique_ptr<ModelRunner>> load_model(const std::string& path,
                                                   const ModelRunnerOptions& options,
-                                                  const std::function<void(double)>& progress) {
+                                                  const std::function<bool(double)>& progress) {
+  silence_llama_log();
   Expected<GgufFile> file = GgufFile::open(path);
   if (!file) {
     return fail(file.error());

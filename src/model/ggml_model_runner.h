@@ -26,10 +26,11 @@ struct ModelRunnerOptions {
 };
 
 // Fails: as GgufFile::open() and read_model_config(); kCorruption for a missing tensor or one of
-// the wrong shape, named; kResourceExhausted without memory for the weights.
-// progress, if set, is called with values in [0, 1] while weights are loaded.
+// the wrong shape, named; kResourceExhausted without memory for the weights; kCancelled if progress
+// said so.
+// progress, if set, is called with values in [0, 1] while weights are loaded; false ends that.
 Expected<std::unique_ptr<ModelRunner>> load_model(const std::string& path,
                                                   const ModelRunnerOptions& options,
-                                                  const std::function<void(double)>& progress = {});
+                                                  const std::function<bool(double)>& progress = {});
 
 }  // namespace karez

@@ -14,6 +14,7 @@
 #include "model/llama_log.h"
 #include "model/tokenizer.h"
 #include "model/tokenizer_impl.h"
+#include "sampling/grammar_cost.h"
 
 namespace karez {
 namespace {
@@ -126,6 +127,9 @@ Expected<std::unique_ptr<Sampler>> make_llama_sampler(const Tokenizer& tokenizer
   const llama_vocab* vocab = tokenizer.impl().vocab;
   SamplerPtr grammar;
   if (!params.grammar.empty()) {
+    if (auto affordable = check_grammar_cost(params.grammar); !affordable) {
+      return fail(std::move(affordable.error()));
+    }
     try {
       grammar.reset(llama_sampler_init_grammar(vocab, params.grammar.c_str(), "root"));
     } catch (const std::exception&) {

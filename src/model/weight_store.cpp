@@ -292,7 +292,7 @@ ggml_context* WeightStore::context_for(ggml_backend_buffer_type_t type) {
   return pools_.back().context.get();
 }
 
-Expected<void> WeightStore::upload(const std::function<void(double)>& progress) {
+Expected<void> WeightStore::upload(const std::function<bool(double)>& progress) {
   for (Pool& pool : pools_) {
     pool.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(pool.context.get(), pool.type));
     if (pool.buffer == nullptr) {
@@ -330,8 +330,8 @@ Expected<void> WeightStore::upload(const std::function<void(double)>& progress) 
       file_.drop_pages(source->data);
     }
     done += ggml_nbytes(copy.tensor);
-    if (progress) {
-      progress(static_cast<double>(done) / static_cast<double>(total));
+    if (progress && !progress(static_cast<double>(done) / static_cast<double>(total))) {
+      return fail(StatusCode::kCancelled, fmt::format("{}: loading was stopped", file_.path()));
     }
   }
   copies_.clear();

@@ -57,7 +57,7 @@ class WeightStore {
                                    std::int64_t rows);
 
   // Fails: kResourceExhausted without memory.
-  Expected<void> upload(const std::function<void(double)>& progress);
+  Expected<void> upload(const std::function<bool(double)>& progress);
 
   const GgufFile& file() const { return file_; }
   // Bytes of weights held outside the mapped file.

@@ -26,7 +26,7 @@ void EventQueue::push(int prompt, const GenerationEvent& event) {
   const bool was_empty = items_.empty();
   items_.push_back({prompt, event});
   // Inside the lock, so that close() can promise that no wake comes after it.
-  if (was_empty) {
+  if (was_empty || overflowed_) {
     wake_();
   }
 }
@@ -39,7 +39,7 @@ std::vector<EventQueue::Item> EventQueue::take() {
 
 bool EventQueue::overflowed() const {
   const std::lock_guard lock(mutex_);
-  return overflowed_;
+  return overflowed_ && !closed_;
 }
 
 void EventQueue::close() {

@@ -21,12 +21,14 @@ class EventQueue {
     GenerationEvent event;
   };
 
-  // wake: called from push() when something waits and no wake is pending; it must return at once.
+  // wake: called from push() when something waits and no wake is pending, and when the bound is
+  // reached; it must return at once.
   EventQueue(std::size_t max_bytes, std::function<void()> wake)
       : max_bytes_(max_bytes), wake_(std::move(wake)) {}
 
   void push(int prompt, const GenerationEvent& event);
   std::vector<Item> take();
+  // False again after close().
   bool overflowed() const;
   // Nobody takes any more: push() does nothing from now on, and wake is not called after this.
   void close();

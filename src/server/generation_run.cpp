@@ -51,8 +51,16 @@ GenerationRun::GenerationRun(GenerationRequest request, RunContext context, Http
   const auto choices = static_cast<std::size_t>(request_.total_choices());
   // A whole answer is taken as fast as it comes, whatever the client does.
   queue_ = std::make_shared<EventQueue>(
-      request_.stream ? context_.max_queued_bytes * choices : SIZE_MAX,
-      [timer = timer_] { asio::post(timer->get_executor(), [timer] { timer->cancel(); }); });
+      request_.stream ? context_.max_queued_bytes * choices : SIZE_MAX, [this, timer = timer_] {
+        asio::post(timer->get_executor(), [this, timer, queue = queue_] {
+          timer->cancel();
+          // run() may be waiting for the client to take what was written. This run is still there:
+          // it closes the queue, on this thread, before it goes.
+          if (queue->overflowed()) {
+            exchange_.abandon();
+          }
+        });
+      });
   record_.id = id_;
 }
 
@@ -208,6 +216,9 @@ void GenerationRun::observe(const EventQueue::Item& item) {
 
 void GenerationRun::client_left() {
   failed_ = true;
+  if (queue_->overflowed()) {
+    context_.metrics.count_slow_reader();
+  }
   record_.finish_reason = to_string(FinishReason::kCancelled);
   record_.http_status = kClientClosedRequest;
   context_.metrics.observe_request(seconds_since(start_), FinishReason::kCancelled);

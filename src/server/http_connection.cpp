@@ -132,6 +132,11 @@ class Connection final : public HttpConnection, public HttpExchange {
     co_return !error;
   }
 
+  void abandon() override {
+    close_after_ = true;
+    socket().cancel();
+  }
+
   void close_after() override { close_after_ = true; }
 
   bool client_gone() const override {

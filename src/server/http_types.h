@@ -42,6 +42,9 @@ class HttpExchange {
   virtual asio::awaitable<bool> begin_stream(HttpResponse response) = 0;
   virtual asio::awaitable<bool> write(std::string data) = 0;
   virtual asio::awaitable<bool> end_stream() = 0;
+  // Ends a write() that waits for the client, which then returns false, and closes the connection
+  // after this exchange. Called on executor().
+  virtual void abandon() = 0;
   // The connection is closed after this exchange instead of waiting for the next request.
   virtual void close_after() = 0;
 

@@ -210,7 +210,12 @@ void read_grammar(FieldReader& reader, const TextCodec& codec, Request& request)
     return;
   }
   if (const auto checked = codec.check_grammar(request.sampling.grammar); !checked) {
-    reader.fail(grammar ? "grammar" : "response_format", checked.error().message());
+    const bool is_own = grammar && !grammar->empty();
+    const bool is_schema = reader.find("json_schema") != nullptr;
+    reader.fail(is_own      ? "grammar"
+                : is_schema ? "json_schema"
+                            : "response_format",
+                checked.error().message());
   }
 }
 

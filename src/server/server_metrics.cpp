@@ -52,7 +52,7 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
-  const std::array<Sample, 17> samples = {{
+  const std::array<Sample, 18> samples = {{
       {"vllm:num_requests_running", "Requests that take part in steps.", kGauge,
        number(stats.requests_running)},
       {"vllm:num_requests_waiting", "Requests in the queue.", kGauge,
@@ -69,9 +69,11 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
        number(stats.generated_tokens)},
       {"vllm:num_preemptions_total", "Requests that lost their slots and had to wait.", kCounter,
        number(stats.preemptions)},
-      {"karez_kv_slots_used", "KV slots that hold blocks.", kGauge, number(stats.slots_used)},
+      {"karez_kv_slots_used", "KV slots in use by requests.", kGauge, number(stats.slots_used)},
+      {"karez_kv_slots_idle", "KV slots of cached prompts that no request uses.", kGauge,
+       number(stats.slots_idle)},
       {"karez_kv_slots_total", "KV slots under the cap.", kGauge, number(stats.slots_total)},
-      {"karez_kv_used_bytes", "Bytes of the KV slots that hold blocks.", kGauge,
+      {"karez_kv_used_bytes", "Bytes of the KV slots in use by requests.", kGauge,
        number(stats.slots_used * stats.slot_bytes)},
       {"karez_kv_cap_bytes", "Bytes of all KV slots.", kGauge,
        number(stats.slots_total * stats.slot_bytes)},

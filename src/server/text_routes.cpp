@@ -169,6 +169,7 @@ std::string answer_stats(const EngineStats& stats, const ModelInfo& model) {
                {"requests_waiting", stats.requests_waiting},
                {"max_num_seqs", model.max_num_seqs},
                {"slots_used", stats.slots_used},
+               {"slots_idle", stats.slots_idle},
                {"slots_total", stats.slots_total},
                {"slot_bytes", stats.slot_bytes},
                {"prefix_cache_queries_tokens", stats.prefix_cache_queries_tokens},

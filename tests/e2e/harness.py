@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -59,6 +60,10 @@ class Server:
         with open(f"/proc/{self.pid}/status") as status:
             return int(re.search(r"VmRSS:\s+(\d+) kB", status.read()).group(1)) * 1024
 
+    def threads(self):
+        with open(f"/proc/{self.pid}/status") as status:
+            return int(re.search(r"Threads:\s+(\d+)", status.read()).group(1))
+
     def connect(self, timeout=10):
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
@@ -97,6 +102,20 @@ def fake_server(*flags):
 def real_server(*flags):
     return Server([os.environ["KAREZ_BINARY"], "serve", "-m", os.environ["KAREZ_MODEL"],
                    "--port", "0", *map(str, flags)])
+
+
+def allow_files(count):
+    """Empty, or why this process and the servers that it starts cannot have so many open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard >= count:
+        wanted = (max(soft, count), hard)
+    else:
+        wanted = (count, count)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, wanted)
+    except (ValueError, OSError):
+        return f"{count} open files are needed, the hard limit is {hard} (ulimit -Hn)"
+    return ""
 
 
 def raw_post(path, body, extra=""):

@@ -15,7 +15,7 @@ NAME = "test-model"
 class OpenAiClient(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = real_server("--alias", NAME, "--api-key", "k", "-np", 8, "-t", 2)
+        cls.server = real_server("--alias", NAME, "--api-key", "k", "--api-key", "other", "-np", 8, "-t", 2)
         cls.base_url = cls.server.url + "/v1"
         cls.client = openai.OpenAI(base_url=cls.base_url, api_key="k", max_retries=0)
 
@@ -56,6 +56,18 @@ class OpenAiClient(unittest.TestCase):
         self.assertLess(cached, again.usage.prompt_tokens)
         fresh = self.ask(text, max_tokens=1, extra_body={"cache_salt": "another"})
         self.assertEqual(fresh.usage.prompt_tokens_details.cached_tokens, 0)
+
+    def test_another_key_does_not_learn_what_was_cached(self):  # case I8
+        text = "A long text that only one client has sent so far. " * 20
+        self.ask(text, max_tokens=1)
+        with openai.OpenAI(base_url=self.base_url, api_key="other", max_retries=0) as other:
+            for extra in ({}, {"cache_salt": "s"}):
+                self.ask(text, max_tokens=1, extra_body=extra)
+                answer = other.chat.completions.create(
+                    model=NAME, messages=[{"role": "user", "content": text}], max_tokens=1,
+                    extra_body=extra)
+                self.assertEqual(answer.usage.prompt_tokens_details.cached_tokens, 0)
+        self.assertGreater(self.ask(text, max_tokens=1).usage.prompt_tokens_details.cached_tokens, 0)
 
     def test_wrong_fields_are_bad_requests_with_their_name(self):
         with self.assertRaises(openai.BadRequestError) as caught:

@@ -14,10 +14,13 @@ class Page(unittest.TestCase):
     def text(self, browser, name):
         return browser.evaluate(f"document.getElementById('{name}').textContent")
 
+    def number(self, browser, name):
+        return int(self.text(browser, name).replace(",", ""))
+
     def test_a_message_is_answered_and_the_picture_moves(self):
         with real_server("-t", 2) as server, Browser(server.url + "/") as browser:
             self.assertTrue(eventually(lambda: "of" in (self.text(browser, "slots") or ""), 20))
-            generated = int(self.text(browser, "generated"))
+            generated = self.number(browser, "generated")
             self.assertEqual(browser.evaluate("document.activeElement.id"), "input")
             browser.type("Write a few sentences about the sea.")
             browser.press("Enter", "Enter", 13, "\r")
@@ -32,7 +35,10 @@ class Page(unittest.TestCase):
             self.assertGreater(len(seen), 3, "the answer did not stream in")
             self.assertIn("prompt tokens", self.text(browser, "chat"))
             self.assertTrue(eventually(
-                lambda: int(self.text(browser, "generated")) > generated, 5))
+                lambda: self.number(browser, "generated") > generated, 5))
+            self.assertIn("slots", self.text(browser, "slots"))
+            self.assertTrue(eventually(
+                lambda: not self.text(browser, "idle").startswith("0.0 "), 5))
             self.assertTrue(eventually(
                 lambda: "L" in (browser.evaluate(
                     "document.getElementById('curve').getAttribute('d')") or ""), 5))

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv/kv_types.h"
 #include "support/fake_vocabulary.h"
 #include "support/paged_fake_runner.h"
 
@@ -147,6 +148,7 @@ TEST_F(EngineTest, AnswersAndSaysWhatItCost) {
   EXPECT_EQ(stats.requests_running, 0);
   EXPECT_EQ(stats.requests_waiting, 0);
   EXPECT_EQ(stats.slots_used, 0);
+  EXPECT_GT(stats.slots_idle, 0);  // what the second one found
   EXPECT_EQ(stats.slots_total, 200);
   EXPECT_EQ(stats.prompt_tokens, 100);
   EXPECT_EQ(stats.generated_tokens, 20);
@@ -385,6 +387,123 @@ TEST_F(EngineTest, ServesManyThreadsThatSubmitAndCancel) {
   }
   EXPECT_GE(finished, 4 * 20 * 2 / 3 - 4);
   EXPECT_EQ(engine_->stats().slots_used, 0);
+}
+
+// Case A1: blocks found for one request are not given to another one in the same step, and what is
+// computed in this step is no hit yet.
+TEST_F(EngineTest, FoundBlocksAreSafeFromARequestOfTheSameStep) {
+  options_.scheduler.max_num_batched_tokens = 512;
+  const Request warm = request(63, 1);
+  Request with_tail = warm;
+  for (const TokenId token : {5, 6, 7}) {
+    with_tail.prompt.push_back(token);
+  }
+  const Request unrelated = request(93, 2, 3);
+  const Request fresh = request(70, 2, 9);
+  options_.prefix_cache = false;
+  start();
+  const auto tail_alone = run(with_tail).tokens;
+  const auto unrelated_alone = run(unrelated).tokens;
+  const auto fresh_alone = run(fresh).tokens;
+  options_.prefix_cache = true;
+  for (const int num_slots : {12, 14, 16, 20}) {
+    // Two layers, so two slots for 16 tokens (the one with a window needs fewer later).
+    start(num_slots);
+    run(warm);
+    Collector a;
+    Collector b;
+    Collector c;
+    Collector d;
+    ASSERT_TRUE(engine_->submit(with_tail, a.callback()));
+    ASSERT_TRUE(engine_->submit(unrelated, b.callback()));
+    ASSERT_TRUE(engine_->submit(fresh, c.callback()));
+    ASSERT_TRUE(engine_->submit(fresh, d.callback()));
+    EXPECT_EQ(a.wait()[0].tokens, tail_alone) << num_slots;
+    EXPECT_EQ(b.wait()[0].tokens, unrelated_alone) << num_slots;
+    EXPECT_EQ(c.wait()[0].tokens, fresh_alone) << num_slots;
+    EXPECT_EQ(d.wait()[0].tokens, fresh_alone) << num_slots;
+    EXPECT_EQ(engine_->stats().slots_used, 0);
+  }
+}
+
+// Case A7, without tiers: no room is a normal state.
+TEST_F(EngineTest, SixHundredPromptsInASmallPoolAllEndRight) {
+  options_.scheduler.max_num_seqs = 16;
+  options_.scheduler.max_num_batched_tokens = 64;
+  std::vector<std::vector<TokenId>> alone;
+  start();
+  for (int i = 0; i < 30; ++i) {
+    alone.push_back(run(request(20 + 4 * i, 8, i)).tokens);
+  }
+  start(/*num_slots=*/30);
+  std::vector<std::unique_ptr<Collector>> collectors;
+  for (int i = 0; i < 600; ++i) {
+    collectors.push_back(std::make_unique<Collector>());
+    ASSERT_TRUE(
+        engine_->submit(request(20 + 4 * (i % 30), 8, i % 30), collectors.back()->callback()));
+  }
+  for (int i = 0; i < 600; ++i) {
+    const auto answer = collectors[static_cast<std::size_t>(i)]->wait()[0];
+    EXPECT_EQ(answer.tokens, alone[static_cast<std::size_t>(i % 30)]) << i;
+    EXPECT_EQ(answer.last.finished, FinishReason::kLength);
+  }
+  EXPECT_EQ(engine_->stats().slots_used, 0);
+  EXPECT_EQ(engine_->stats().requests_waiting, 0);
+}
+
+// Case B2: 200 prompts that differ at their end, by four clients over two running sequences: nobody
+// gets what follows another prompt, and the count of cached tokens is the truth.
+TEST_F(EngineTest, NoClientGetsTheStateOfAnothersPrompt) {
+  options_.scheduler.max_num_seqs = 2;
+  const auto canary = [](int i) {
+    Request one = request(50 + i % 40, 12, i % 3);
+    one.prompt.push_back(i % kVocabSize);
+    one.prompt.push_back((i / kVocabSize + 3) % kVocabSize);
+    return one;
+  };
+  options_.prefix_cache = false;
+  start();
+  std::vector<std::vector<TokenId>> alone;
+  for (int i = 0; i < 200; ++i) {
+    alone.push_back(run(canary(i)).tokens);
+  }
+  options_.prefix_cache = true;
+  start(/*num_slots=*/40);
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 4; ++client) {
+    clients.emplace_back([&, client] {
+      for (int i = client; i < 200; i += 4) {
+        const Request one = canary(i);
+        const auto answer = run(one);
+        EXPECT_EQ(answer.tokens, alone[static_cast<std::size_t>(i)]) << i;
+        EXPECT_EQ(answer.last.cached_tokens % kBlockSize, 0);
+        int longest_common = 0;
+        for (int other = 0; other < 200; ++other) {
+          const auto theirs = canary(other).prompt;
+          const auto common = std::ranges::mismatch(one.prompt, theirs).in1 - one.prompt.begin();
+          longest_common = std::max(longest_common, other == i ? 0 : static_cast<int>(common));
+        }
+        EXPECT_LE(answer.last.cached_tokens, longest_common);
+        if (i % 7 == 0) {
+          std::this_thread::yield();
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) {
+    client.join();
+  }
+  EXPECT_EQ(engine_->stats().slots_used, 0);
+}
+
+// Case B8: an exact match is found whatever ran in between.
+TEST_F(EngineTest, AnExactMatchIsFoundAfterOtherPrompts) {
+  start();
+  const auto first = run(request(64, 4));
+  run(request(64, 4, 11));
+  const auto again = run(request(64, 4));
+  EXPECT_EQ(again.last.cached_tokens, 48);  // the last token is always computed
+  EXPECT_EQ(again.tokens, first.tokens);
 }
 
 TEST(EngineOptions, NameTheFieldThatIsOutOfRange) {

@@ -1,0 +1,187 @@
+"""Wrong input to every command: exit code 2 and one line that names the flag, the value and what is
+allowed. And signals: each command ends soon after one."""
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+KAREZ = os.environ["KAREZ_BINARY"]
+MODEL = os.environ["KAREZ_MODEL"]
+
+GENERATE = ["generate", "-m", MODEL, "-p", "hi"]
+BENCH = ["bench", "-m", MODEL]
+SERVE = ["serve", "-m", MODEL, "--port", "0"]
+
+# (arguments, what the line must contain)
+CASES = [
+    ([], ["command is missing", "generate", "serve"]),
+    (["fly"], ["fly", "generate"]),
+    (["generate"], ["--model", "required"]),
+    (["serve"], ["--model", "required"]),
+    (["inspect"], ["MODEL", "required"]),
+    (["bench"], ["--model", "required"]),
+    ([*GENERATE, "--fly"], ["--fly", "--help"]),
+    ([*GENERATE, "stray"], ["stray", "--help"]),
+    ([*SERVE, "--fly=3"], ["--fly", "--help"]),
+
+    (["generate", "-m", "/no/such.gguf", "-p", "hi"], ["/no/such.gguf"]),
+    (["inspect", "/no/such.gguf"], ["/no/such.gguf"]),
+    (["bench", "-m", "/no/such.gguf"], ["/no/such.gguf"]),
+    (["serve", "-m", "/no/such.gguf"], ["/no/such.gguf"]),
+    (["serve", "-m", "/"], ["/"]),
+    (["inspect", __file__], [__file__, "GGUF"]),
+
+    (["generate", "-m", MODEL], ["-p", "-f"]),
+    (["generate", "-m", MODEL, "-p", ""], ["prompt is empty"]),
+    (["generate", "-m", MODEL, "-f", "/no/such.txt"], ["/no/such.txt"]),
+    (["generate", "-m", MODEL, "-p", b"\xff\xfe"], ["-p", "UTF-8", "byte 0"]),
+    ([*GENERATE, "-n", "0"], ["-n", "0", "-1", "1"]),
+    ([*GENERATE, "-n", "many"], ["--predict", "many"]),
+    ([*GENERATE, "-n", "99999999999999999999"], ["--predict", "99999999999999999999"]),
+    ([*GENERATE, "-c", "1"], ["-c", "1", "2 to "]),
+    ([*GENERATE, "-c", "100000"], ["-c", "100000", "2 to "]),
+    ([*GENERATE, "-t", "0"], ["-t", "0", "1 to 512"]),
+    ([*GENERATE, "-t", "1000"], ["-t", "1000", "1 to 512"]),
+    ([*GENERATE, "-ub", "0"], ["-ub", "0", "1 to"]),
+    ([*GENERATE, "--kv-fast-bytes", "12parsecs"], ["--kv-fast-bytes", "12parsecs"]),
+    ([*GENERATE, "--kv-fast-bytes", "-1"], ["--kv-fast-bytes", "-1"]),
+    ([*GENERATE, "--kv-fast-bytes", "1"], ["1"]),
+    ([*GENERATE, "-ctk", "q2_k"], ["-ctk", "q2_k", "bf16"]),
+    ([*GENERATE, "-ctk", "f32"], ["-ctk", "-ctv", "f32", "bf16"]),
+    ([*GENERATE, "--temp", "-1"], ["--temp", "-1", "0 to"]),
+    ([*GENERATE, "--temp", "nan"], ["--temp", "nan"]),
+    ([*GENERATE, "--top-p", "1.5"], ["--top-p", "1.5", "0 to 1"]),
+    ([*GENERATE, "--min-p", "2"], ["--min-p", "2", "0 to 1"]),
+    ([*GENERATE, "--repeat-penalty", "0"], ["--repeat-penalty", "0"]),
+    ([*GENERATE, "--repeat-last-n", "-7"], ["--repeat-last-n", "-7", "-1"]),
+    ([*GENERATE, "-s", "-2"], ["-s", "-2", "-1"]),
+    ([*GENERATE, "--grammar", "no grammar"], ["grammar"]),
+    ([*GENERATE, "--grammar-file", "/no/such.gbnf"], ["/no/such.gbnf"]),
+    ([*GENERATE, "--stop", ""], ["--stop", "empty"]),
+    ([*GENERATE, "--chat-template", "klingon"], ["klingon"]),
+    ([*GENERATE, "--json", "/no/such/folder/x.json"], ["/no/such/folder/x.json"]),
+
+    (["inspect", MODEL, "--kv-fast-bytes", "x"], ["--kv-fast-bytes", "x"]),
+    (["inspect", MODEL, "--json", "/no/such/folder/x.json"], ["/no/such/folder/x.json"]),
+
+    ([*BENCH, "--depth", "0"], ["--depth", "0", "1"]),
+    ([*BENCH, "--depth", "512,x"], ["--depth", "x"]),
+    ([*BENCH, "--depth", "9000"], ["9000", "8192"]),
+    ([*BENCH, "--concurrency", "257"], ["--concurrency", "257", "256"]),
+    ([*BENCH, "-t", "0"], ["--threads", "0", "512"]),
+    ([*BENCH, "-ctk", "f99"], ["f99", "bf16"]),
+    ([*BENCH, "--compare", "vllm"], ["--compare", "vllm", "llama.cpp"]),
+    ([*BENCH, "--compare-settings", "fa=maybe"], ["fa", "maybe", "on"]),
+    ([*BENCH, "--kv-fast-bytes", "0"], ["--kv-fast-bytes", "0"]),
+    ([*BENCH, "--prompt-file", "/no/such.txt"], ["/no/such.txt"]),
+    ([*BENCH, "--json", "/no/such/folder/x.json"], ["/no/such/folder/x.json"]),
+
+    ([*SERVE, "-c", "1"], ["-c", "1", "2 to "]),
+    ([*SERVE, "-t", "0"], ["-t", "0", "1 to 512"]),
+    ([*SERVE, "-np", "0"], ["-np", "0", "1 to"]),
+    ([*SERVE, "--max-num-batched-tokens", "0"], ["--max-num-batched-tokens", "0", "1 to"]),
+    ([*SERVE, "--max-queue", "0"], ["--max-queue", "0", "1 to"]),
+    ([*SERVE, "--scheduling-policy", "fair"], ["--scheduling-policy", "fair", "fcfs", "priority"]),
+    ([*SERVE, "--kv-fast-bytes", "1KiB"], ["--kv-fast-bytes", "1"]),
+    ([*SERVE, "-ctk", "q8_0"], ["-ctk", "-ctv", "q8_0", "bf16"]),
+    (["serve", "-m", MODEL, "--port", "65536"], ["--port", "65536", "0 to 65535"]),
+    ([*SERVE, "--host", "nowhere.invalid"], ["--host", "nowhere.invalid"]),
+    ([*SERVE, "--host", "192.0.2.1"], ["192.0.2.1"]),
+    ([*SERVE, "--api-key", ""], ["--api-key", "empty"]),
+    ([*SERVE, "--api-key-file", "/no/such.keys"], ["--api-key-file", "/no/such.keys"]),
+    ([*SERVE, "--api-key-file", os.devnull], ["--api-key-file", "no key"]),
+    ([*SERVE, "--ssl-key-file", "/no/such.pem"], ["--ssl-key-file", "--ssl-cert-file"]),
+    ([*SERVE, "--ssl-key-file", "/no/k.pem", "--ssl-cert-file", "/no/c.pem"], ["--ssl-cert-file",
+                                                                              "/no/c.pem"]),
+    ([*SERVE, "--max-body-bytes", "1"], ["--max-body-bytes", "1", "1KiB to 1GiB"]),
+    ([*SERVE, "--threads-http", "0"], ["--threads-http", "0", "1 to 64"]),
+    ([*SERVE, "--timeout", "0"], ["--timeout", "0", "1 to 86400"]),
+    ([*SERVE, "--idle-timeout", "-5"], ["--idle-timeout", "-5", "1 to 86400"]),
+    ([*SERVE, "--shutdown-timeout", "-1"], ["--shutdown-timeout", "-1", "0 to 86400"]),
+    ([*SERVE, "--log-jsonl", "/no/such/folder/log"], ["--log-jsonl", "/no/such/folder/log"]),
+    ([*SERVE, "--chat-template", "klingon"], ["klingon"]),
+]
+
+
+def run(arguments):
+    return subprocess.run([KAREZ, *arguments], capture_output=True, timeout=60,
+                          stdin=subprocess.DEVNULL)
+
+
+class WrongInput(unittest.TestCase):
+    def assert_refused(self, arguments, needles):
+        result = run(arguments)
+        text = result.stderr.decode(errors="replace")
+        said = f"{arguments}: {result.returncode}: {text}"
+        self.assertEqual(result.returncode, 2, said)
+        self.assertEqual(result.stdout, b"", said)
+        self.assertEqual(text.count("\n"), 1, said)
+        self.assertTrue(text.startswith("karez: error: "), said)
+        for needle in needles:
+            self.assertIn(needle, text, said)
+
+    def test_it_is_refused_in_one_line(self):
+        for arguments, needles in CASES:
+            with self.subTest(arguments=arguments):
+                self.assert_refused(arguments, needles)
+
+    def test_a_port_in_use_is_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            result = run(["serve", "-m", MODEL, "--port", port])
+            self.assertNotEqual(result.returncode, 0)
+            self.assertEqual(result.stderr.count(b"\n"), 1, result.stderr)
+            self.assertIn(port.encode(), result.stderr)
+
+    def test_broken_model_files_are_refused(self):
+        with open(MODEL, "rb") as model, tempfile.TemporaryDirectory() as folder:
+            head = model.read(1 << 20)
+            for length in (0, 3, 4, 1000, 1 << 20):
+                path = os.path.join(folder, f"cut-{length}.gguf")
+                with open(path, "wb") as file:
+                    file.write(head[:length])
+                for command in (["generate", "-p", "hi", "-m"], ["inspect", "-m"],
+                                ["serve", "--port", "0", "-m"]):
+                    with self.subTest(length=length, command=command):
+                        self.assert_refused([*command, path], [path])
+
+
+class Signals(unittest.TestCase):
+    def start(self, arguments):
+        process = subprocess.Popen([KAREZ, *arguments], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(lambda: (process.kill(), process.communicate()))
+        return process
+
+    # The delays fall into the reading of the model and into the time after it.
+    def test_a_signal_ends_generate(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for delay in (0.1, 0.3, 1.5):
+                with self.subTest(signal=number, delay=delay):
+                    process = self.start([*GENERATE[:3], "-p", "Tell a long story.", "-n", "4000"])
+                    time.sleep(delay)
+                    process.send_signal(number)
+                    start = time.monotonic()
+                    code = process.wait(30)
+                    self.assertIn(code, (130, -number))
+                    self.assertLess(time.monotonic() - start, 5)
+
+    def test_a_signal_ends_serve(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for delay in (0.1, 0.3, 1.5):
+                with self.subTest(signal=number, delay=delay):
+                    process = self.start(SERVE)
+                    time.sleep(delay)
+                    process.send_signal(number)
+                    start = time.monotonic()
+                    code = process.wait(30)
+                    self.assertIn(code, (0, -number))
+                    self.assertLess(time.monotonic() - start, 5)
+
+
+if __name__ == "__main__":
+    unittest.main()

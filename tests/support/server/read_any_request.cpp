@@ -1,0 +1,78 @@
+#include "support/server/read_any_request.h"
+
+#include "base/check.h"
+#include "sampling/grammar_cost.h"
+#include "server/generation_request.h"
+#include "server/json_schema_to_grammar.h"
+#include "server/text_routes.h"
+#include "support/server/fake_codec.h"
+
+namespace karez::test {
+namespace {
+
+const ModelInfo& model() {
+  static const ModelInfo info = {.name = "m", .context_tokens = 4096, .max_num_seqs = 8};
+  return info;
+}
+
+template <typename T>
+void check_refusal(const ApiResult<T>& result) {
+  if (!result) {
+    KAREZ_CHECK(result.error().http_status == 400, "the client is at fault");
+    KAREZ_CHECK(!result.error().message.empty(), "it is told why");
+  }
+}
+
+void check_request(const Request& request) {
+  KAREZ_CHECK(!request.prompt.empty(), "a prompt is not empty");
+  KAREZ_CHECK(request.max_tokens >= 1 && request.min_tokens <= request.max_tokens,
+              "an answer has room for a token");
+  KAREZ_CHECK(
+      static_cast<int>(request.prompt.size()) + request.max_tokens <= model().context_tokens,
+      "prompt and answer fit the context");
+  KAREZ_CHECK(request.num_choices >= 1 && request.num_choices <= model().max_num_seqs,
+              "all choices can run at once");
+  KAREZ_CHECK(request.sampling.stop.size() <= 4, "there are few stop texts");
+  KAREZ_CHECK(request.sampling.validate().has_value(), "the sampling parameters are valid");
+  KAREZ_CHECK(request.cache_salt.starts_with("salt"), "the key's salt comes first");
+  if (!request.sampling.grammar.empty()) {
+    KAREZ_CHECK(request.sampling.grammar.size() <= 512 * 1024, "grammars are bounded");
+    // It may be too expensive, but that is for the sampler to say.
+    (void)check_grammar_cost(request.sampling.grammar);
+  }
+}
+
+}  // namespace
+
+void read_any_request(std::string_view bytes) {
+  const FakeCodec codec;
+  const std::string body(bytes);
+  check_refusal(answer_tokenize(body, codec, model()));
+  check_refusal(answer_detokenize(body, codec));
+  check_refusal(answer_apply_template(body, codec));
+  const auto json = parse_json_object(bytes);
+  check_refusal(json);
+  if (!json) {
+    return;
+  }
+  for (const ApiKind kind : {ApiKind::kChat, ApiKind::kCompletion}) {
+    const auto parsed = parse_generation_request(kind, *json, "salt", model(), codec);
+    check_refusal(parsed);
+    if (parsed) {
+      for (const Request& request : parsed->prompts) {
+        check_request(request);
+      }
+    }
+  }
+  const auto grammar = json_schema_to_grammar(*json, "schema");
+  check_refusal(grammar);
+  if (grammar) {
+    KAREZ_CHECK(grammar->starts_with("root ::= "), "root is the first rule");
+    KAREZ_CHECK(grammar->size() < (std::size_t{1} << 20), "grammars are bounded");
+    const auto affordable = check_grammar_cost(*grammar);
+    KAREZ_CHECK(affordable || affordable.error().message().find("wrong at") == std::string::npos,
+                affordable ? "" : affordable.error().message());
+  }
+}
+
+}  // namespace karez::test

@@ -1,0 +1,268 @@
+// The whole server over loopback sockets, in front of the fake engine: what the sanitizers are to
+// see of connections, streams and their ends.
+#include "server/server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "support/server/fake_codec.h"
+#include "support/server/fake_engine.h"
+
+namespace karez {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// A connection of a client; blocking.
+class Client {
+ public:
+  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    is_open_ = connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    EXPECT_TRUE(is_open_);
+  }
+  ~Client() { close(socket_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void send(const std::string& bytes) const {
+    EXPECT_EQ(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  // Empty: the server has closed the connection.
+  std::string receive() const {
+    std::array<char, 4096> buffer{};
+    const ssize_t count = recv(socket_, buffer.data(), buffer.size(), 0);
+    return {buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
+  }
+  std::string receive_all() const {
+    std::string all;
+    for (std::string part = receive(); !part.empty(); part = receive()) {
+      all += part;
+    }
+    return all;
+  }
+  void stop_sending() const { shutdown(socket_, SHUT_WR); }
+
+ private:
+  int socket_;
+  bool is_open_ = false;
+};
+
+std::string get(const std::string& target, const std::string& headers = "") {
+  return "GET " + target + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers +
+         "\r\n";
+}
+
+std::string post(const std::string& target, const std::string& body,
+                 const std::string& headers = "Connection: close\r\n") {
+  return "POST " + target +
+         " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
+         headers + "\r\n" + body;
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  void start() {
+    options_.http.port = 0;
+    auto server = Server::start(options_);
+    ASSERT_TRUE(server);
+    server_ = std::move(*server);
+    port_ = server_->port();
+  }
+  void start_with_model() {
+    start();
+    ServerBackend backend;
+    backend.engine = &engine_;
+    backend.codec = &codec_;
+    backend.model = {.name = "fake", .context_tokens = 100'000, .max_num_seqs = 32};
+    server_->set_backend(backend);
+  }
+  std::string ask(const std::string& request) const {
+    const Client client(port_);
+    client.send(request);
+    return client.receive_all();
+  }
+  // Whether the engine has nothing to do, now or soon.
+  bool becomes_idle() const {
+    for (int i = 0; i < 1000; ++i) {
+      const EngineStats stats = engine_.stats();
+      if (stats.requests_running + stats.requests_waiting == 0) {
+        return true;
+      }
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return false;
+  }
+
+  FakeCodec codec_;
+  FakeEngine engine_;
+  ServerOptions options_;
+  std::unique_ptr<Server> server_;
+  int port_ = 0;
+};
+
+TEST_F(ServerTest, TellsItsProgressUntilAModelIsThere) {
+  start();
+  server_->set_progress(0.25, "loading weights");
+  const std::string health = ask(get("/health"));
+  EXPECT_THAT(health, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(health, HasSubstr("Retry-After: "));
+  EXPECT_THAT(health, HasSubstr("\"progress\":0.25"));
+  EXPECT_THAT(health, HasSubstr("\"phase\":\"loading weights\""));
+  const std::string answer = ask(post("/v1/completions", R"({"prompt":"x"})"));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(answer, HasSubstr("\"code\":\"loading\""));
+  EXPECT_THAT(ask(get("/metrics")), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(ServerTest, StreamsAnAnswer) {
+  start_with_model();
+  EXPECT_THAT(ask(get("/health")), HasSubstr("{\"status\":\"ok\"}"));
+  const std::string answer = ask(post("/v1/completions", R"({"prompt":"hi","stream":true})"));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/event-stream"));
+  EXPECT_THAT(answer, HasSubstr("\"finish_reason\":\"stop\""));
+  EXPECT_THAT(answer, HasSubstr("data: [DONE]\n\n"));
+}
+
+TEST_F(ServerTest, ClientsThatComeAndGoLeaveNothingBehind) {
+  start_with_model();
+  constexpr int kThreads = 6;
+  constexpr int kRequests = 24;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([this, thread] {
+      for (int i = 0; i < kRequests; ++i) {
+        const bool stream = (thread + i) % 2 == 0;
+        const std::string fields = stream ? R"(,"stream":true})" : "}";
+        switch (i % 4) {
+          case 0:  // stays to the end
+            EXPECT_THAT(ask(post("/v1/completions", R"({"prompt":"hi")" + fields)),
+                        StartsWith("HTTP/1.1 200 "));
+            break;
+          case 1: {  // leaves without reading
+            const Client client(port_);
+            client.send(post("/v1/completions", R"({"prompt":"<forever>")" + fields));
+            break;
+          }
+          case 2: {  // leaves in the stream, or closes its sending side
+            const Client client(port_);
+            client.send(post("/v1/completions", R"({"prompt":"<forever>")" + fields));
+            if (stream) {
+              EXPECT_THAT(client.receive(), StartsWith("HTTP/1.1 200 "));
+            } else {
+              client.stop_sending();
+              client.receive_all();
+            }
+            break;
+          }
+          default:  // does not get far
+            EXPECT_THAT(ask("nonsense\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_TRUE(becomes_idle());
+  EXPECT_EQ(engine_.stats().slots_used, 0);
+}
+
+TEST_F(ServerTest, ShuttingDownCutsWhatDoesNotEndAndSaysSo) {
+  start_with_model();
+  const Client client(port_);
+  client.send(post("/v1/completions", R"({"prompt":"<forever>","stream":true})", ""));
+  EXPECT_THAT(client.receive(), StartsWith("HTTP/1.1 200 "));
+  EXPECT_FALSE(server_->shut_down(milliseconds(50)));
+  EXPECT_THAT(client.receive_all(), HasSubstr("the server is shutting down"));
+  EXPECT_TRUE(becomes_idle());
+}
+
+TEST_F(ServerTest, ShuttingDownLetsAnAnswerEnd) {
+  start_with_model();
+  const Client client(port_);
+  client.send(post("/v1/completions", R"({"prompt":"hi","stream":true})", ""));
+  const std::string first = client.receive();
+  EXPECT_TRUE(server_->shut_down(std::chrono::seconds(60)));
+  EXPECT_THAT(first + client.receive_all(), HasSubstr("data: [DONE]"));
+}
+
+// Case I8: what a client sends as its salt never makes it share with another key.
+TEST_F(ServerTest, TheSaltOfTheCacheComesFromTheKey) {
+  options_.api.access.api_keys = {"key-a", "key-b"};
+  start_with_model();
+  const auto salt = [this](const std::string& key, const std::string& body) {
+    EXPECT_THAT(ask(post("/v1/completions", body,
+                         "Connection: close\r\nAuthorization: Bearer " + key + "\r\n")),
+                StartsWith("HTTP/1.1 200 "));
+    return engine_.last_request().cache_salt;
+  };
+  const std::string plain = R"({"prompt":"hi"})";
+  const std::string salted = R"({"prompt":"hi","cache_salt":"s"})";
+  EXPECT_EQ(salt("key-a", plain), salt("key-a", plain));
+  EXPECT_NE(salt("key-a", plain), salt("key-b", plain));
+  EXPECT_EQ(salt("key-a", salted), salt("key-a", salted));
+  EXPECT_NE(salt("key-a", salted), salt("key-a", plain));
+  EXPECT_NE(salt("key-a", salted), salt("key-b", salted));
+  // The other key's salt, sent by a client, is not that salt.
+  const std::string forged = R"({"prompt":"hi","cache_salt":")" + salt("key-b", plain) + R"("})";
+  EXPECT_NE(salt("key-a", forged), salt("key-b", plain));
+  EXPECT_THAT(salt("key-a", plain), Not(HasSubstr("key-a")));
+}
+
+TEST_F(ServerTest, AllKeysShareTheCacheIfAsked) {
+  options_.api.access.api_keys = {"key-a", "key-b"};
+  options_.api.shared_prefix_cache = true;
+  start_with_model();
+  for (const char* key : {"key-a", "key-b"}) {
+    ask(post("/v1/completions", R"({"prompt":"hi"})",
+             std::string("Connection: close\r\nAuthorization: Bearer ") + key + "\r\n"));
+    EXPECT_EQ(engine_.last_request().cache_salt, "");
+  }
+}
+
+TEST_F(ServerTest, LogsALineForEachRequestWithoutTextsAndKeys) {
+  options_.api.access.api_keys = {"key-a"};
+  options_.api.log_jsonl = testing::TempDir() + "karez_server_test.jsonl";
+  std::remove(options_.api.log_jsonl.c_str());
+  start_with_model();
+  const std::string headers = "Connection: close\r\nAuthorization: Bearer key-a\r\n";
+  ask(post("/v1/completions", R"({"prompt":"a secret"})", headers));
+  ask(post("/v1/completions", R"({"prompt":7})", headers));
+  server_.reset();
+  std::FILE* file = std::fopen(options_.api.log_jsonl.c_str(), "re");
+  ASSERT_NE(file, nullptr);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  std::remove(options_.api.log_jsonl.c_str());
+  EXPECT_EQ(std::ranges::count(text, '\n'), 2);
+  EXPECT_THAT(text, HasSubstr("\"status\":200,\"finish_reason\":\"stop\",\"prompt_tokens\":8"));
+  EXPECT_THAT(text, HasSubstr("\"status\":400,\"finish_reason\":\"rejected\""));
+  EXPECT_THAT(text, Not(HasSubstr("secret")));
+  EXPECT_THAT(text, Not(HasSubstr("key-a")));
+}
+
+}  // namespace
+}  // namespace karez
