@@ -83,6 +83,12 @@ int run(const BenchFlags& flags) {
   if (!options) {
     return report_error(options.error());
   }
+  if (!flags.json_path.empty()) {
+    // A file that cannot be written must not show only after the measurement.
+    if (auto writable = write_text_file(flags.json_path, ""); !writable) {
+      return report_error(writable.error());
+    }
+  }
   auto line = std::make_unique<BenchProgressLine>();
   const auto report =
       run_bench(*options, [&](std::string_view what, double done) { line->update(what, done); });

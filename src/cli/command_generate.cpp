@@ -108,7 +108,11 @@ Expected<std::vector<TokenId>> tokenize_prompt(const Tokenizer& tokenizer,
   messages.push_back({"user", prompt});
   auto tokens = tokenizer.tokenize_chat(messages, /*add_generation_prompt=*/true);
   if (!tokens && tokens.error().code() == StatusCode::kUnimplemented) {
-    return fail(tokens.error().code(), tokens.error().message() + "; --raw works without one");
+    const std::string flag = flags.chat_template.empty()
+                                 ? std::string()
+                                 : fmt::format("--chat-template is {}: ", flags.chat_template);
+    return fail(tokens.error().code(),
+                flag + tokens.error().message() + "; --raw works without one");
   }
   return tokens;
 }
@@ -128,7 +132,11 @@ Expected<std::unique_ptr<KVCacheManager>> make_kv(const KVCacheSpec& spec,
                                                   const GenerateOptions& options,
                                                   int context_tokens) {
   if (options.kv_fast_bytes) {
-    return KVCacheManager::create(spec, *options.kv_fast_bytes);
+    auto capped = KVCacheManager::create(spec, *options.kv_fast_bytes);
+    if (!capped) {
+      return fail(capped.error().code(), "--kv-fast-bytes: " + capped.error().message());
+    }
+    return capped;
   }
   auto kv = KVCacheManager::create(
       spec, kv_bytes_for_sequence(spec, context_tokens, options.chunk_tokens));

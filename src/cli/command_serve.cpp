@@ -64,6 +64,21 @@ std::int64_t kv_cap(const KVCacheSpec& spec, const ServeOptions& options, int co
   return std::max(one, std::min(one * contexts, memory_limit_bytes() / 2));
 }
 
+// A template that cannot be used is an error if the user named it; else chats alone are refused.
+Expected<void> check_template(const Tokenizer& tokenizer, const std::string& named) {
+  const std::vector<ChatMessage> probe = {{"user", "x"}};
+  const auto rendered = tokenizer.tokenize_chat(probe, /*add_generation_prompt=*/true);
+  if (rendered || rendered.error().code() != StatusCode::kUnimplemented) {
+    return {};
+  }
+  if (!named.empty()) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--chat-template is {}: {}", named, rendered.error().message()));
+  }
+  report_note("/v1/chat/completions will be refused: " + rendered.error().message());
+  return {};
+}
+
 ModelInfo model_info(const ServeOptions& options, int context_tokens) {
   const std::chrono::seconds now = std::chrono::duration_cast<std::chrono::seconds>(
       std::chrono::system_clock::now().time_since_epoch());
@@ -97,12 +112,15 @@ Expected<int> serve(const ServeFlags& typed) {
   const KVCacheSpec spec = config->kv_cache_spec(options.kv_type);
   auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context));
   if (!kv) {
-    return fail(std::move(kv.error()));
+    return fail(kv.error().code(), "--kv-fast-bytes: " + kv.error().message());
   }
   const std::int64_t cap_bytes = (*kv)->stats().cap_bytes;
   auto tokenizer = Tokenizer::load(options.flags.model_path, options.flags.chat_template);
   if (!tokenizer) {
     return fail(std::move(tokenizer.error()));
+  }
+  if (auto usable = check_template(**tokenizer, options.flags.chat_template); !usable) {
+    return fail(std::move(usable.error()));
   }
   const TokenizerCodec codec(**tokenizer);
   const auto vocabulary = model_vocabulary(**tokenizer, *context);

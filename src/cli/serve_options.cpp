@@ -36,7 +36,7 @@ Expected<void> read_keys(ServeFlags& flags) {
   if (!flags.api_key_file.empty()) {
     auto text = read_text_file(flags.api_key_file, kMaxKeyFileBytes);
     if (!text) {
-      return fail(std::move(text.error()));
+      return fail(text.error().code(), "--api-key-file: " + text.error().message());
     }
     std::string_view rest = *text;
     while (!rest.empty()) {
