@@ -41,7 +41,7 @@ class Tier {
 
   // nullopt: full.
   virtual std::optional<ExtentId> allocate_extent() = 0;
-  // Its content is gone. The room is used again only when nothing is in flight for it.
+  // Its content is gone. The room is used again only when nothing moves to or from it any more.
   // Requires: allocated, and not freed yet.
   virtual void free_extent(ExtentId extent) = 0;
 

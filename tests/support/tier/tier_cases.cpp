@@ -55,7 +55,7 @@ Host make_host(std::size_t block_bytes, int num_extents, int num_workers) {
 }
 
 TierUnderTest host(std::size_t block_bytes, int num_extents, int num_workers) {
-  return {steady(), make_host(block_bytes, num_extents, num_workers).tier, {}};
+  return {steady(), make_host(block_bytes, num_extents, num_workers).tier, {}, {}};
 }
 
 TierUnderTest disk(std::size_t block_bytes, int num_extents) {
@@ -67,7 +67,7 @@ TierUnderTest disk(std::size_t block_bytes, int num_extents) {
   options.capacity_bytes = 1 << 30;
   const std::int64_t extent_bytes = value_of(DiskTier::create(options))->capacity().extent_bytes;
   options.capacity_bytes = extent_bytes * num_extents + extent_bytes / 2;
-  return {steady(), value_of(DiskTier::create(options)), {}};
+  return {steady(), value_of(DiskTier::create(options)), {}, {}};
 }
 
 TierUnderTest throttled(std::size_t block_bytes, int num_extents) {
@@ -76,6 +76,7 @@ TierUnderTest throttled(std::size_t block_bytes, int num_extents) {
   return {clock,
           std::make_unique<ThrottledTier>(make_host(block_bytes, num_extents, 0).tier, throttle,
                                           *clock),
+          {},
           {}};
 }
 
@@ -84,6 +85,7 @@ TierUnderTest throttled_on_real_time(std::size_t block_bytes, int num_extents) {
   return {steady(),
           std::make_unique<ThrottledTier>(make_host(block_bytes, num_extents, 1).tier, throttle,
                                           Clock::steady()),
+          {},
           {}};
 }
 
@@ -95,11 +97,17 @@ TransferQueueOptions small_queue() {
   return options;
 }
 
+TierUnderTest queue_over(std::unique_ptr<Tier> tier, std::shared_ptr<const Clock> clock,
+                         Clock::Duration time_limit) {
+  auto queued = std::make_unique<QueuedTier>(std::move(tier), small_queue(), *clock, time_limit);
+  TransferQueue* queue = &queued->queue();
+  return {std::move(clock), std::move(queued), {}, [queue](std::uint64_t owner) {
+            queue->cancel_owner(owner);
+          }};
+}
+
 TierUnderTest queue_over_host(std::size_t block_bytes, int num_extents) {
-  return {steady(),
-          std::make_unique<QueuedTier>(make_host(block_bytes, num_extents, 1).tier, small_queue(),
-                                       Clock::steady(), std::chrono::hours(1)),
-          {}};
+  return queue_over(make_host(block_bytes, num_extents, 1).tier, steady(), std::chrono::hours(1));
 }
 
 TierUnderTest queue_over_faulty(std::size_t block_bytes, int num_extents, const Faults& faults) {
@@ -114,9 +122,9 @@ TierUnderTest queue_over_faulty(std::size_t block_bytes, int num_extents, const 
   };
   auto faulty = std::make_unique<FaultyTier>(std::move(below.tier), faults, flip_bit, *clock);
   FaultyTier* lost_here = faulty.get();
-  return {clock,
-          std::make_unique<QueuedTier>(std::move(faulty), small_queue(), *clock, milliseconds(20)),
-          [lost_here] { lost_here->report_lost(); }};
+  TierUnderTest made = queue_over(std::move(faulty), clock, milliseconds(20));
+  made.report_lost = [lost_here] { lost_here->report_lost(); };
+  return made;
 }
 
 TierCase faulty_case(std::string name, const Faults& faults) {
@@ -149,7 +157,7 @@ const std::vector<TierCase>& tier_cases() {
                                           .short_every = 7,
                                           .rot_every = 5,
                                           .lose_every = 13,
-                                          .delay = milliseconds(9)}),
+                                          .delay = milliseconds(3)}),
   };
   return cases;
 }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct TierUnderTest {
   std::unique_ptr<Tier> tier;
   // Lets go of what the case has withheld for ever. May be empty.
   std::function<void()> report_lost;
+  // Empty where there is no queue.
+  std::function<void(std::uint64_t owner)> cancel_owner;
 };
 
 struct TierCase {
@@ -24,6 +27,9 @@ struct TierCase {
   bool has_faults = false;  // transfers may fail, with a reason
   std::function<TierUnderTest(std::size_t block_bytes, int num_extents)> make;
 };
+
+// For GoogleTest.
+inline void PrintTo(const TierCase& tier_case, std::ostream* out) { *out << tier_case.name; }
 
 // All of them. A case that cannot be made ends the program with its reason.
 const std::vector<TierCase>& tier_cases();
