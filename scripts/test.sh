@@ -47,9 +47,10 @@ run() {
 build_and_run() {
   build "$1" && run "$@"
 }
-# The attention kernels run on many threads at once; the rest need not be built for TSan.
+# The attention kernels and the tiers run on many threads at once; the rest need not be built for TSan.
 run_tsan() {
-  build tsan unit_attention && run tsan -R '^unit_attention\.'
+  build tsan unit_attention unit_kv_tier property_tier \
+    && run tsan -R '^(unit_attention|unit_kv_tier|property_tier)\.'
 }
 check_format() {
   git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror
