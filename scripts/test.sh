@@ -50,7 +50,7 @@ run_unit() {
 }
 run_optimised() {
   # Of the unit tests only unit_attention: the others were not built.
-  build dev karez_optimised_tests && run dev -E '^unit_[^a]' -j "$jobs"
+  build dev karez_optimised_tests && run dev -E '^(unit_[^a]|property_tier)' -j "$jobs"
 }
 run_asan() {
   build asan karez_fast_tests && run asan -L '^(unit|property)$' -j "$jobs"
