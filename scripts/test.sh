@@ -60,7 +60,6 @@ run_tsan() {
   build tsan unit_attention unit_kv_tier property_tier unit_engine unit_server \
     && run tsan -R '^(unit_(attention|kv_tier|engine|server)|property_tier)\.' -j "$jobs"
 }
-}
 check_format() {
   git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror
 }
