@@ -245,7 +245,7 @@ ggml_type WeightStore::product_type(const GgufTensor& source) {
   if (!wider_type) {
     return type;
   }
-  const auto wider = static_cast<ggml_type>(wider_type);
+  const auto wider = static_cast<ggml_type>(*wider_type);
   if (source.shape.size() < 2 ||
       fast_buffer_type(type, source.shape[0], source.shape[1]) != nullptr ||
       fast_buffer_type(wider, source.shape[0], source.shape[1]) == nullptr) {
