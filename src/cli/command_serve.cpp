@@ -15,6 +15,7 @@
 #include "cli/interrupt.h"
 #include "cli/report.h"
 #include "cli/serve_options.h"
+#include "engine/attached_key_index.h"
 #include "engine/engine.h"
 #include "engine/kv_capacity.h"
 #include "engine/vocabulary.h"
@@ -133,6 +134,11 @@ Expected<int> serve(const ServeFlags& typed) {
   runner_options.num_threads = options.threads;
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !options.flags.no_repack;
+  runner_options.sparse = options.sparse;
+  auto key_index = attach_key_index(**kv, options.sparse);
+  if (!key_index) {
+    return fail(std::move(key_index.error()));
+  }
   auto runner = load_model(options.flags.model_path, runner_options, [&](double share) {
     (*server)->set_progress(share, "loading weights");
     return !interrupt.flag();
@@ -146,12 +152,17 @@ Expected<int> serve(const ServeFlags& typed) {
 
   EngineOptions engine_options;
   engine_options.scheduler = options.scheduler;
+  if (options.sparse.is_on()) {
+    engine_options.scheduler.max_dense_tokens =
+        options.sparse.token_budget / kBlockSize * kBlockSize;
+  }
   engine_options.context_tokens = *context;
   engine_options.max_queue = static_cast<int>(options.flags.max_queue);
   engine_options.prefix_cache = !options.flags.no_prefix_cache;
   engine_options.kv_identity =
       fmt::format("{}/{}", options.flags.model_path, to_string(options.kv_type));
-  auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary);
+  auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
+                               std::move(*key_index));
   if (!engine) {
     return fail(std::move(engine.error()));
   }
