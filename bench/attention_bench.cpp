@@ -4,6 +4,11 @@
 //   decode/S/D/type/level/T    S sequences of D tokens, one row each. One iteration is a step of
 //                              all layers. GB/s of KV read; of_bandwidth is that over what plain
 //                              reading gets with as many threads.
+//   sparse/S/D/B/index/level/T the same with a token budget of B (bf16). select_ms and attend_ms
+//   are
+//                              their parts of the best step.
+//   store/D/index/level/T      writing D tokens, one layer, with and without an index.
+//   top_k/N                    choosing 118 of N blocks for one KV head with 3 query heads.
 //   prefill/D/type/level/T     chunks of 512 rows up to D tokens, one layer. GFLOP/s, counting
 //                              visible (query, key) pairs only.
 //
@@ -13,11 +18,15 @@
 
 #include <algorithm>
 #include <barrier>
+#include <cmath>
 #include <cstdio>
 #include <map>
+#include <optional>
 #include <random>
 #include <thread>
 
+#include "attention/block_selector.h"
+#include "attention/key_index.h"
 #include "attention/memory_bandwidth.h"
 #include "attention/paged_attention.h"
 #include "kv/kv_cache_manager.h"
@@ -75,6 +84,8 @@ struct Config {
   CpuLevel level;
   int num_threads;
   int num_layers;
+  int token_budget = 0;
+  KeyIndexKind index = KeyIndexKind::kR2;
 };
 
 template <class T>
@@ -113,6 +124,12 @@ class Bench {
     options.scale = 0.125F;
     options.max_threads = config.num_threads;
     options.cpu_level = config.level;
+    options.sparse.token_budget = config.token_budget;
+    options.sparse.block_index = config.index;
+    if (options.sparse.is_on()) {
+      index_.emplace(value_or_exit(
+          KeyIndex::create(spec, config.index, block_id_ranges(spec, kv_->stats().slots_total))));
+    }
     attention_ = value_or_exit(PagedAttention::create(spec, options));
     std::mt19937 random(1);
     std::uniform_real_distribution<float> unit(-2.0F, 2.0F);
@@ -151,10 +168,32 @@ class Bench {
   void store() {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       crew_.run([&](int thread) {
-        attention_->store(layer, kv_->layer(layer), {keys_.data(), kNumKvHeads * kHeadDim},
+        attention_->store(layer, kv_->layer(layer), index(layer),
+                          {keys_.data(), kNumKvHeads * kHeadDim},
                           {keys_.data(), kNumKvHeads * kHeadDim}, thread, config_.num_threads);
       });
     }
+  }
+  // Seconds of select() and of attend().
+  std::pair<double, double> sparse_step() {
+    double select_seconds = 0.0;
+    double attend_seconds = 0.0;
+    const RowsView queries{queries_.data(), kNumHeads * kHeadDim};
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      const auto start = std::chrono::steady_clock::now();
+      crew_.run([&](int thread) {
+        attention_->select(layer, index(layer), queries, thread, config_.num_threads);
+      });
+      const auto middle = std::chrono::steady_clock::now();
+      crew_.run([&](int thread) {
+        attention_->attend(layer, kv_->layer(layer), queries, out_.data(), thread,
+                           config_.num_threads);
+      });
+      const auto end = std::chrono::steady_clock::now();
+      select_seconds += std::chrono::duration<double>(middle - start).count();
+      attend_seconds += std::chrono::duration<double>(end - middle).count();
+    }
+    return {select_seconds, attend_seconds};
   }
   void attend() {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
@@ -164,6 +203,7 @@ class Bench {
       });
     }
   }
+  KeyIndexView index(int layer) const { return index_ ? index_->view(layer) : KeyIndexView(); }
   double step_bytes() const {
     return static_cast<double>(attention_->planned_read_bytes(0)) * config_.num_layers;
   }
@@ -175,6 +215,7 @@ class Bench {
       SequenceRows rows;
       rows.first_position = kv_->num_tokens(sequence);
       rows.num_rows = num_rows;
+      rows.first_sparse_position = num_rows == 1 ? 0 : SequenceRows::kNeverSparse;
       rows.first_row = static_cast<int>(rows_.size()) * num_rows;
       if (!kv_->extend(sequence, num_rows)) {
         std::abort();
@@ -189,6 +230,7 @@ class Bench {
   Crew crew_;
   std::unique_ptr<KVCacheManager> kv_;
   std::unique_ptr<PagedAttention> attention_;
+  std::optional<KeyIndex> index_;
   std::vector<SequenceId> sequences_;
   std::vector<SequenceRows> rows_;
   std::vector<float> queries_;
@@ -215,6 +257,65 @@ void decode(benchmark::State& state, const Config& config) {
   state.counters["of_bandwidth"] = rate / bandwidth(config.num_threads);
 }
 
+void sparse(benchmark::State& state, const Config& config) {
+  Bench bench(config);
+  bench.fill();
+  bench.plan_decode();
+  bench.store();
+  std::pair<double, double> best = {1e9, 1e9};
+  for (auto _ : state) {
+    bench.replan();
+    const auto step = bench.sparse_step();
+    if (step.first + step.second < best.first + best.second) {
+      best = step;
+    }
+    state.SetIterationTime(step.first + step.second);
+  }
+  state.counters["select_ms"] = best.first * 1e3;
+  state.counters["attend_ms"] = best.second * 1e3;
+}
+
+void store(benchmark::State& state, const Config& config) {
+  Bench bench(config);
+  for (auto _ : state) {
+    double seconds = 0.0;
+    for (int at = 0; at < config.depth; at += kPrefillRows) {
+      bench.plan_chunk(std::min(kPrefillRows, config.depth - at));
+      const auto start = std::chrono::steady_clock::now();
+      bench.store();
+      seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    state.SetIterationTime(seconds);
+    bench.restart();
+  }
+}
+
+void top_k_of_masses(benchmark::State& state) {
+  const int num_blocks = static_cast<int>(state.range(0));
+  constexpr int kChunkOfBlocks = 64;
+  const auto num_chunks =
+      static_cast<std::size_t>((num_blocks + kChunkOfBlocks - 1) / kChunkOfBlocks);
+  std::mt19937 random(1);
+  std::vector<std::vector<float>> masses(3);
+  std::vector<float> references(num_chunks, 0.0F);
+  std::vector<float> sums(num_chunks, 1.0F);
+  std::vector<HeadMasses> heads;
+  for (auto& head : masses) {
+    std::normal_distribution<float> normal(0.0F, 3.0F);
+    for (int b = 0; b < num_blocks; ++b) {
+      head.push_back(std::exp(normal(random)));
+    }
+    heads.push_back({head, references, sums});
+  }
+  const SelectionShape shape{num_blocks, 1, num_blocks - 9, 118};
+  std::vector<std::int32_t> out(static_cast<std::size_t>(shape.num_selected()));
+  SelectorScratch scratch;
+  for (auto _ : state) {
+    select_blocks(shape, heads, kChunkOfBlocks, scratch, out);
+    benchmark::DoNotOptimize(out.data());
+  }
+}
+
 void prefill(benchmark::State& state, const Config& config) {
   Bench bench(config);
   double best_seconds = 1e9;
@@ -235,9 +336,45 @@ void prefill(benchmark::State& state, const Config& config) {
   state.counters["GFLOP/s"] = pairs * kNumHeads * kHeadDim * 4 / best_seconds / 1e9;
 }
 
+void register_sparse(CpuLevel level, int all_threads) {
+  const auto add = [](const std::string& name, const Config& config,
+                      void (*run)(benchmark::State&, const Config&)) {
+    benchmark::RegisterBenchmark(name.c_str(),
+                                 [config, run](benchmark::State& state) { run(state, config); })
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
+  };
+  struct Load {
+    int sequences;
+    int depth;
+    int layers;
+  };
+  const KvType type = KvType::kBf16;
+  // A third of the layers at 32,000 tokens, to fit into memory.
+  for (const Load& load : {Load{8, 7900, 30}, Load{8, 32000, 10}, Load{1, 7900, 30}}) {
+    for (const int budget : {512, 1024, 2048}) {
+      add(fmt::format("sparse/{}/{}/{}/r2/{}/{}", load.sequences, load.depth, budget,
+                      to_string(level), all_threads),
+          {load.sequences, load.depth, type, level, all_threads, load.layers, budget}, sparse);
+    }
+  }
+  for (const KeyIndexKind kind : {KeyIndexKind::kR3, KeyIndexKind::kMinMax, KeyIndexKind::kMean}) {
+    add(fmt::format("sparse/8/7900/1024/{}/{}/{}", to_string(kind), to_string(level), all_threads),
+        {8, 7900, type, level, all_threads, 30, 1024, kind}, sparse);
+  }
+  add(fmt::format("decode/8/32000/bf16/{}/{}", to_string(level), all_threads),
+      {8, 32000, type, level, all_threads, 10}, decode);
+  add(fmt::format("store/7900/none/{}/{}", to_string(level), all_threads),
+      {1, 7900, type, level, all_threads, 1}, store);
+  add(fmt::format("store/7900/r2/{}/{}", to_string(level), all_threads),
+      {1, 7900, type, level, all_threads, 1, 2048}, store);
+}
+
 void register_all() {
   const int all_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  benchmark::RegisterBenchmark("top_k", top_k_of_masses)->Arg(494)->Arg(2000)->Arg(65536);
   for (const CpuLevel level : supported_cpu_levels()) {
+    register_sparse(level, all_threads);
     for (const KvType type : {KvType::kBf16, KvType::kF32, KvType::kQ8_0}) {
       for (const auto& [sequences, depth] : {std::pair{8, 7900}, {1, 7900}, {1, 512}}) {
         const Config config{sequences, depth, type, level, all_threads, 30};

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/attention_scratch.h"
 #include "attention/block_store.h"
 #include "attention/kernel_table.h"
 #include "attention/work_plan.h"
@@ -20,82 +21,8 @@ namespace karez {
 namespace {
 
 constexpr float kLog2E = 1.44269504088896340736F;
-constexpr std::size_t kCacheLineBytes = 64;
 
 static_assert(kChunkTokens == kChunkBlocks * kBlockSize && kLanes == kBlockSize);
-
-// Bytes at a cache line's border, not initialised.
-class AlignedBytes {
- public:
-  void resize(std::size_t bytes) {
-    if (bytes <= size_) {
-      return;
-    }
-    storage_ = std::make_unique_for_overwrite<std::byte[]>(bytes + kCacheLineBytes);
-    size_ = bytes;
-    void* p = storage_.get();
-    std::size_t space = bytes + kCacheLineBytes;
-    data_ = static_cast<std::byte*>(std::align(kCacheLineBytes, bytes, p, space));
-  }
-  std::byte* data() const { return data_; }
-
- private:
-  std::unique_ptr<std::byte[]> storage_;
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
-// Cuts consecutive arrays out of one buffer, each at a cache line's border.
-class Carver {
- public:
-  explicit Carver(std::byte* base) : base_(base) {}
-  template <class T>
-  T* take(std::size_t count) {
-    auto* p = reinterpret_cast<T*>(base_ + used_);
-    used_ += (count * sizeof(T) + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
-    return p;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  std::size_t used_ = 0;
-};
-
-Partial take_partial(Carver& carver, int head_dim) {
-  Partial p{};
-  p.out = carver.take<float>(static_cast<std::size_t>(kTileVectors) *
-                             static_cast<std::size_t>(head_dim));
-  p.max = carver.take<float>(kTileVectors);
-  p.sum = carver.take<float>(kTileVectors);
-  p.seen = carver.take<float>(kTileVectors);
-  return p;
-}
-
-// What one thread works in.
-struct ThreadScratch {
-  QueryTile tile{};
-  Partial state{};
-  Partial part{};
-
-  std::size_t carve(std::byte* base, int head_dim, KvType type) {
-    Carver carver(base);
-    const auto dim = static_cast<std::size_t>(head_dim);
-    constexpr std::size_t kScores = std::size_t{kTileVectors} * std::size_t{kScoreStride};
-    constexpr std::size_t kDimStep = 32;
-    const std::size_t padded_dim = (dim + kDimStep - 1) / kDimStep * kDimStep;
-    tile.queries = carver.take<std::byte>(std::size_t{kTileVectors} * padded_dim * sizeof(float));
-    tile.scores = carver.take<float>(kScores);
-    tile.weights = carver.take<std::byte>(kScores * sizeof(float));
-    // Key tiles of a head dim that is not a multiple of 32 read on behind the last block.
-    constexpr std::size_t kTileBytes = 1024;
-    tile.expanded = carver.take<std::byte>(
-        type == KvType::kQ8_0 ? std::size_t{kChunkTokens} * dim * 2 + kTileBytes : 0);
-    state = take_partial(carver, head_dim);
-    part = take_partial(carver, head_dim);
-    return carver.used();
-  }
-};
 
 // Splits are counted down from here; padded, because threads write to neighbours at once.
 struct alignas(kCacheLineBytes) SplitCounter {
@@ -144,6 +71,11 @@ class CpuPagedAttention final : public PagedAttention {
         shape_{options.num_heads / spec.num_kv_heads, spec.num_kv_heads, options.max_threads},
         groups_(spec.layer_groups()),
         group_of_layer_(static_cast<std::size_t>(spec.num_layers)),
+        sparse_(options.sparse),
+        recall_shape_{spec.type, spec.head_dim, shape_.group, options.scale, options.logit_softcap},
+        selector_({spec.num_layers, spec.num_kv_heads, shape_.group, spec.head_dim,
+                   options.scale * kLog2E, options.max_threads, options.cpu_level},
+                  options.sparse),
         plans_(groups_.size()),
         next_item_(static_cast<std::size_t>(spec.num_layers)),
         scratch_(static_cast<std::size_t>(options.max_threads)) {
@@ -173,10 +105,22 @@ class CpuPagedAttention final : public PagedAttention {
     sequences_.assign(sequences.begin(), sequences.end());
     int split_jobs = 0;
     int split_chunks = 0;
+    const auto count_splits = [&](const GroupPlan& plan) {
+      split_jobs = std::max(split_jobs, plan.num_split_jobs);
+      split_chunks = std::max(split_chunks, plan.num_split_chunks);
+    };
+    has_sparse_rows_ = false;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       plans_[g] = make_group_plan(sequences, groups_[g].window, shape_);
-      split_jobs = std::max(split_jobs, plans_[g].num_split_jobs);
-      split_chunks = std::max(split_chunks, plans_[g].num_split_chunks);
+      count_splits(plans_[g]);
+      if (sparse_.is_on() && groups_[g].window == 0) {
+        selector_.plan(sequences_, g);
+        has_sparse_rows_ = !selector_.rows().empty();
+        if (has_sparse_rows_) {
+          sparse_plan_ = make_group_plan(sequences, 0, shape_, selector_.rows());
+          count_splits(sparse_plan_);
+        }
+      }
     }
     if (static_cast<std::size_t>(split_jobs) > counters_.size()) {
       counters_ = std::vector<SplitCounter>(static_cast<std::size_t>(split_jobs));
@@ -194,8 +138,8 @@ class CpuPagedAttention final : public PagedAttention {
     }
   }
 
-  void store(int layer, const KVLayerView& layer_view, RowsView keys, RowsView values, int thread,
-             int num_threads) override {
+  void store(int layer, const KVLayerView& layer_view, const KeyIndexView& index, RowsView keys,
+             RowsView values, int thread, int num_threads) override {
     const std::size_t group = group_of_layer_[static_cast<std::size_t>(layer)];
     const std::size_t units = store_runs_.size() * static_cast<std::size_t>(num_kv_heads_);
     const auto border = [&](int i) {
@@ -214,12 +158,32 @@ class CpuPagedAttention final : public PagedAttention {
       };
       store_in_block(type_, head_dim_, layer_view.slot(head, block), run.first_token,
                      run.num_tokens, rows_of(keys), rows_of(values));
+      if (!index.is_none() && layer >= sparse_.dense_layers) {
+        store_index(index, run, head, block, rows_of(keys), layer_view.slot(head, block));
+      }
     }
   }
 
+  void select(int layer, const KeyIndexView& index, RowsView queries, int thread,
+              int /*num_threads*/) override {
+    if (!is_sparse(layer)) {
+      if (thread == 0 && listener_ != nullptr) {
+        listener_->on_selected(layer, {});
+      }
+      return;
+    }
+    KAREZ_DCHECK(!index.is_none() && index.kind() == sparse_.block_index,
+                 "a layer that selects has an index of the kind in the options");
+    const bool last = selector_.run(layer, index, queries, thread);
+    if (last && listener_ != nullptr) {
+      listener_->on_selected(layer, selector_.selected());
+    }
+  }
+  void set_selection_listener(SelectionListener* listener) override { listener_ = listener; }
+
   void attend(int layer, const KVLayerView& layer_view, RowsView queries, float* out, int thread,
               int num_threads) override {
-    const GroupPlan& plan = plans_[group_of_layer_[static_cast<std::size_t>(layer)]];
+    const GroupPlan& plan = plan_of(layer);
     Step step{layer, layer_view, queries, out, plan, scratch_[static_cast<std::size_t>(thread)]};
     auto& next = next_item_[static_cast<std::size_t>(layer)];
     const int num_items = static_cast<int>(plan.items.size());
@@ -244,8 +208,26 @@ class CpuPagedAttention final : public PagedAttention {
   }
 
   std::int64_t planned_read_bytes(int layer) const override {
-    const GroupPlan& plan = plans_[group_of_layer_[static_cast<std::size_t>(layer)]];
-    return plan.blocks_read * static_cast<std::int64_t>(layout_.slot_bytes);
+    return plan_of(layer).blocks_read * static_cast<std::int64_t>(layout_.slot_bytes);
+  }
+  std::int64_t planned_index_bytes(int layer) const override {
+    std::int64_t blocks = 0;
+    if (is_sparse(layer)) {
+      for (const SparseRow& row : selector_.rows()) {
+        blocks += row.shape.num_blocks;
+      }
+    }
+    return blocks * num_kv_heads_ *
+           static_cast<std::int64_t>(key_index_block_bytes(sparse_.block_index, head_dim_));
+  }
+
+  std::vector<RecallSample> take_recall() override {
+    std::vector<RecallSample> out;
+    for (ThreadScratch& scratch : scratch_) {
+      out.insert(out.end(), scratch.recall.begin(), scratch.recall.end());
+      scratch.recall.clear();
+    }
+    return out;
   }
 
  private:
@@ -265,6 +247,27 @@ class CpuPagedAttention final : public PagedAttention {
     const GroupPlan& plan;
     ThreadScratch& scratch;
   };
+
+  bool is_sparse(int layer) const {
+    return has_sparse_rows_ && layer >= sparse_.dense_layers &&
+           groups_[group_of_layer_[static_cast<std::size_t>(layer)]].window == 0;
+  }
+  const GroupPlan& plan_of(int layer) const {
+    return is_sparse(layer) ? sparse_plan_
+                            : plans_[group_of_layer_[static_cast<std::size_t>(layer)]];
+  }
+
+  void store_index(const KeyIndexView& index, const StoreRun& run, int head, BlockId block,
+                   TokenRows keys, const std::byte* slot) const {
+    std::byte* record = index.record(head, block);
+    if (codes_tokens(index.kind())) {
+      const float* centre =
+          index.centres() == nullptr ? nullptr : index.centres() + head * head_dim_;
+      index_tokens(index.kind(), head_dim_, record, run.first_token, run.num_tokens, keys, centre);
+    } else if (run.first_token + run.num_tokens == kBlockSize) {
+      index_block(index.kind(), head_dim_, record, type_, slot);
+    }
+  }
 
   std::size_t partial_bytes() const {
     Carver carver(nullptr);
@@ -289,8 +292,46 @@ class CpuPagedAttention final : public PagedAttention {
     }
   }
 
+  // Chunk of the list of a sparse row: its blocks stand side by side, as if they were the context.
+  void find_listed_blocks(const Step& step, const TileJob& job, int chunk,
+                          ChunkBlocks& blocks) const {
+    const std::span<const std::int32_t> list =
+        selector_.list(selector_.rows()[static_cast<std::size_t>(job.sparse_row)], job.kv_head);
+    const auto first = static_cast<std::size_t>(chunk * kChunkBlocks);
+    const std::size_t count = std::min<std::size_t>(kChunkBlocks, list.size() - first);
+    const BlockTableView table = table_of(step, job);
+    const SlotId* slots = step.view.slots_of_head(job.kv_head);
+    for (std::size_t i = first + count; i < std::min(list.size(), first + 2 * count); ++i) {
+      __builtin_prefetch(slots + table[static_cast<std::size_t>(list[i])].value);
+    }
+    blocks.first_position = chunk * kChunkTokens;
+    blocks.begin = 0;
+    blocks.end = static_cast<int>(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      set_block(step, job, table[static_cast<std::size_t>(list[first + i])], blocks,
+                static_cast<int>(i));
+    }
+  }
+
+  void set_block(const Step& step, const TileJob& job, BlockId block, ChunkBlocks& blocks,
+                 int b) const {
+    KAREZ_DCHECK(!block.is_none(), "a visible block is not in the table");
+    const std::byte* slot = step.view.slot(job.kv_head, block);
+    blocks.keys[b] = slot + layout_.keys_offset;
+    blocks.values[b] = slot + layout_.values_offset;
+    blocks.key_scales[b] = slot + layout_.key_scales_offset;
+    blocks.value_scales[b] = slot + layout_.value_scales_offset;
+  }
+  BlockTableView table_of(const Step& step, const TileJob& job) const {
+    return sequences_[static_cast<std::size_t>(job.sequence)]
+        .tables[group_of_layer_[static_cast<std::size_t>(step.layer)]];
+  }
+
   // Blocks [begin, end) of a chunk that any row of the job sees.
   void find_blocks(const Step& step, const TileJob& job, int chunk, ChunkBlocks& blocks) const {
+    if (job.sparse_row >= 0) {
+      return find_listed_blocks(step, job, chunk, blocks);
+    }
     const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
     const int first_row = rows.first_position + job.first_row;
     const int first = std::max(first_visible(first_row, step.plan.window), chunk * kChunkTokens);
@@ -299,7 +340,7 @@ class CpuPagedAttention final : public PagedAttention {
     blocks.first_position = chunk * kChunkTokens;
     blocks.begin = first / kBlockSize - chunk_block;
     blocks.end = (end + kBlockSize - 1) / kBlockSize - chunk_block;
-    const BlockTableView table = rows.tables[group_of_layer_[static_cast<std::size_t>(step.layer)]];
+    const BlockTableView table = table_of(step, job);
     const SlotId* slots = step.view.slots_of_head(job.kv_head);
     // The slot numbers of the chunk after: looked up next time, when memory is busy.
     const auto table_end = static_cast<int>(table.size());
@@ -310,13 +351,7 @@ class CpuPagedAttention final : public PagedAttention {
       }
     }
     for (int b = blocks.begin; b < blocks.end; ++b) {
-      const BlockId block = table[static_cast<std::size_t>(chunk_block + b)];
-      KAREZ_DCHECK(!block.is_none(), "a visible block is not in the table");
-      const std::byte* slot = step.view.slot(job.kv_head, block);
-      blocks.keys[b] = slot + layout_.keys_offset;
-      blocks.values[b] = slot + layout_.values_offset;
-      blocks.key_scales[b] = slot + layout_.key_scales_offset;
-      blocks.value_scales[b] = slot + layout_.value_scales_offset;
+      set_block(step, job, table[static_cast<std::size_t>(chunk_block + b)], blocks, b);
     }
   }
 
@@ -336,6 +371,11 @@ class CpuPagedAttention final : public PagedAttention {
     tile.num_vectors = job.num_rows * shape_.group;
     tile.first_position = rows.first_position + job.first_row;
     tile.window = step.plan.window;
+    if (job.sparse_row >= 0) {
+      // The list ends with the row's own block.
+      const SparseRow& row = selector_.rows()[static_cast<std::size_t>(job.sparse_row)];
+      tile.first_position = (row.shape.num_selected() - 1) * kBlockSize + row.position % kBlockSize;
+    }
   }
   void load_queries(const Step& step, const TileJob& job) const {
     const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
@@ -407,6 +447,25 @@ class CpuPagedAttention final : public PagedAttention {
       }
     }
     finish(step, job);
+    if (sparse_.measure_recall && job.sparse_row >= 0) {
+      measure_recall(step, job);
+    }
+  }
+
+  void measure_recall(const Step& step, const TileJob& job) const {
+    const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
+    const SparseRow& row = selector_.rows()[static_cast<std::size_t>(job.sparse_row)];
+    const float* query =
+        step.queries.data +
+        static_cast<std::size_t>(rows.first_row + job.first_row) * step.queries.row_stride +
+        head_offset(job);
+    const std::vector<float> masses =
+        recalled_mass(recall_shape_, step.view, table_of(step, job), job.kv_head, row.position,
+                      query, selector_.list(row, job.kv_head));
+    for (std::size_t h = 0; h < masses.size(); ++h) {
+      step.scratch.recall.push_back({step.layer, job.sequence, row.position,
+                                     job.kv_head * shape_.group + static_cast<int>(h), masses[h]});
+    }
   }
 
   static void clear(const Partial& state) { std::fill_n(state.seen, kTileVectors, 0.0F); }
@@ -420,8 +479,14 @@ class CpuPagedAttention final : public PagedAttention {
   TileShape shape_;
   std::vector<LayerGroup> groups_;
   std::vector<std::size_t> group_of_layer_;
+  SparseOptions sparse_;
+  RecallShape recall_shape_;
+  RowSelector selector_;
+  SelectionListener* listener_ = nullptr;  // borrowed
 
   std::vector<SequenceRows> sequences_;
+  GroupPlan sparse_plan_;  // of the layers that select; if there are sparse rows
+  bool has_sparse_rows_ = false;
   std::vector<GroupPlan> plans_;  // [num_layer_groups]
   std::vector<StoreRun> store_runs_;
   std::vector<std::atomic<int>> next_item_;  // [num_layers]
@@ -448,6 +513,18 @@ Expected<void> check_options(const KVCacheSpec& spec, const AttentionOptions& op
   if (!std::isfinite(options.logit_softcap) || options.logit_softcap < 0.0F) {
     return invalid(fmt::format("attention: logit_softcap is {}, allowed are finite values from 0",
                                options.logit_softcap));
+  }
+  const SparseOptions& sparse = options.sparse;
+  for (const auto& [name, value] : {std::pair{"token_budget", sparse.token_budget},
+                                    {"sink_tokens", sparse.sink_tokens},
+                                    {"dense_layers", sparse.dense_layers}}) {
+    if (value < 0) {
+      return invalid(fmt::format("attention: {} is {}, allowed are values from 0", name, value));
+    }
+  }
+  if (sparse.recent_window < 1) {
+    return invalid(fmt::format("attention: recent_window is {}, allowed are values from 1",
+                               sparse.recent_window));
   }
   if (options.max_threads < 1) {
     return invalid(fmt::format("attention: max_threads is {}, allowed are values from 1",

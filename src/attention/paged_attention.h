@@ -1,19 +1,22 @@
 // softmax(q k^T) v over block tables, for any mix of sequences and row counts.
 //
-// A step calls plan() once, then for each layer store() and attend(), each from all compute threads
-// with their own thread index. attend() of a layer may start when store() of that layer has
-// returned on all threads.
+// A step calls plan() once, then for each layer store(), select() (if sparse attention is on) and
+// attend(), each from all compute threads with their own thread index. Each of them may start when
+// the one before has returned on all threads.
 //
 // A row's result depends on its own query and its sequence's keys and values alone: the same bits
 // whatever else is in the batch, however the prompt was chunked, whatever the number of threads.
-// To that end the keys are cut at fixed positions into chunks of kChunkTokens; each chunk gives a
-// partial (maximum, sum of exponentials, weighted values), and partials are merged in ascending
-// order (online softmax, "Online normalizer calculation for softmax", arXiv 1805.02867; splitting
-// the keys of one row over threads is Flash-Decoding).
+// That holds for sparse rows too: which rows are sparse is a property of the request
+// (SequenceRows::first_sparse_position), and each selects with its own query. A row whose context
+// is within the budget takes the dense path. To that end the keys are cut at fixed positions into
+// chunks of kChunkTokens; each chunk gives a partial (maximum, sum of exponentials, weighted
+// values), and partials are merged in ascending order (online softmax, "Online normalizer
+// calculation for softmax", arXiv 1805.02867; splitting the keys of one row over threads is
+// Flash-Decoding).
 //
 // Does not know models, graphs or requests.
-// Thread: plan() by one thread while no other call runs; store() and attend() by num_threads
-// threads at once. The class takes no locks; work is handed out by atomic counters.
+// Thread: plan() by one thread while no other call runs; store(), select() and attend() by
+// num_threads threads at once. The class takes no locks; work is handed out by atomic counters.
 // Owns: scratch of a size bounded at create() and by the number of work items of the plan.
 #pragma once
 
@@ -21,8 +24,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "attention/key_index.h"
+#include "attention/recall.h"
+#include "attention/row_selector.h"
+#include "attention/rows_view.h"
 #include "attention/sequence_rows.h"
+#include "attention/sparse_rows.h"
 #include "base/cpu_features.h"
 #include "base/status.h"
 #include "kv/block_table.h"
@@ -38,12 +47,7 @@ struct AttentionOptions {
   float logit_softcap = 0.0F;  // c > 0: scores become c tanh(score / c); 0: off
   int max_threads = 1;
   CpuLevel cpu_level = CpuLevel::kPortable;  // kernels to use; at most detected_cpu_level()
-};
-
-// A matrix of rows in the batch: f32 [num_rows][...], row r starts at data + r * row_stride.
-struct RowsView {
-  const float* data = nullptr;
-  std::size_t row_stride = 0;  // in floats
+  SparseOptions sparse = {};
 };
 
 class PagedAttention {
@@ -56,10 +60,19 @@ class PagedAttention {
   // Cuts the step into work items. Tables must stay valid until the last layer is done.
   virtual void plan(std::span<const SequenceRows> sequences) = 0;
 
-  // Writes the rows' keys and values, f32 [num_kv_heads, head_dim] each, into their blocks.
-  // Requires: KVCacheManager::extend() has made room for them; layer_view is of that layer.
-  virtual void store(int layer, const KVLayerView& layer_view, RowsView keys, RowsView values,
-                     int thread, int num_threads) = 0;
+  // Writes the rows' keys and values, f32 [num_kv_heads, head_dim] each, into their blocks, and the
+  // index of the keys into their records.
+  // Requires: KVCacheManager::extend() has made room for them; views are of that layer. An index
+  // that is none is left out; a layer that selects needs one, of options.sparse.block_index.
+  virtual void store(int layer, const KVLayerView& layer_view, const KeyIndexView& index,
+                     RowsView keys, RowsView values, int thread, int num_threads) = 0;
+
+  // Picks the blocks of each sparse row, then tells the listener, which may take its time: select()
+  // returns on that thread when the listener has. Not needed unless options.sparse.is_on().
+  virtual void select(int layer, const KeyIndexView& index, RowsView queries, int thread,
+                      int num_threads) = 0;
+  // Borrowed; null: none.
+  virtual void set_selection_listener(SelectionListener* listener) = 0;
 
   // out, f32 [num_rows][num_heads * head_dim], dense. queries: f32 [num_heads, head_dim] each row.
   virtual void attend(int layer, const KVLayerView& layer_view, RowsView queries, float* out,
@@ -67,6 +80,12 @@ class PagedAttention {
 
   // Bytes of keys and values that attend() of one layer reads at least once under this plan.
   virtual std::int64_t planned_read_bytes(int layer) const = 0;
+  // Bytes of the key index that select() of one layer reads.
+  virtual std::int64_t planned_index_bytes(int layer) const = 0;
+
+  // With options.sparse.measure_recall: what the lists of every sparse row, layer and query head
+  // since the last call were worth. Unordered. Not while a step runs.
+  virtual std::vector<RecallSample> take_recall() = 0;
 };
 
 }  // namespace karez

@@ -1,9 +1,11 @@
 // The rows of one sequence in a batched forward: consecutive positions, consecutive rows.
 //
 // A prompt chunk, a decode row and several draft rows are all the same thing: a range of tokens.
-// A row at position p attends to positions [0, p] of its own sequence (or (p - window, p]).
+// A row at position p attends to positions [0, p] of its own sequence (or (p - window, p]), or, if
+// it is sparse, to blocks of them that it selects.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "kv/block_table.h"
@@ -11,11 +13,17 @@
 namespace karez {
 
 struct SequenceRows {
+  // Of a sequence whose rows all attend to everything.
+  static constexpr int kNeverSparse = std::numeric_limits<int>::max();
+
   std::vector<BlockTableView>
       tables;              // [num_layer_groups]; they cover first_position + num_rows tokens
   int first_position = 0;  // of the first row
   int num_rows = 0;        // > 0
   int first_row = 0;       // in the batch
+  // Rows from this position on select their blocks (SparseOptions): a property of the request, such
+  // as the end of its prompt, so that a row's result does not depend on the batch.
+  int first_sparse_position = kNeverSparse;
 };
 
 }  // namespace karez

@@ -28,47 +28,88 @@ std::int64_t item_cost(const GroupPlan& plan, const WorkItem& item) {
   return chunks * job.num_rows;
 }
 
+void add_job(GroupPlan& plan, TileJob job, bool few_jobs) {
+  job.split_index = -1;
+  const int num_chunks = job.chunk_end - job.chunk_begin;
+  if (few_jobs && num_chunks > 1) {
+    job.split_index = plan.num_split_jobs++;
+    job.first_split_chunk = plan.num_split_chunks;
+    plan.num_split_chunks += num_chunks;
+  }
+  plan.jobs.push_back(job);
+  add_items(plan, static_cast<int>(plan.jobs.size()) - 1);
+}
+
+// The first num_rows rows of the sequence, which attend to everything.
+void add_dense_rows(GroupPlan& plan, int sequence, const SequenceRows& rows, int num_rows,
+                    const TileShape& shape) {
+  const int rows_of_tile = tile_rows(shape.group);
+  const int tiles = (num_rows + rows_of_tile - 1) / rows_of_tile;
+  const bool few_jobs = tiles * shape.num_kv_heads < kJobsPerThread * shape.max_threads;
+  const int end = rows.first_position + num_rows;
+  const int first_block = first_visible(rows.first_position, plan.window) / kBlockSize;
+  plan.blocks_read += static_cast<std::int64_t>((end + kBlockSize - 1) / kBlockSize - first_block) *
+                      shape.num_kv_heads;
+  for (int head = 0; head < shape.num_kv_heads; ++head) {
+    // The last tile sees most keys.
+    for (int tile = tiles - 1; tile >= 0; --tile) {
+      TileJob job{};
+      job.sequence = sequence;
+      job.kv_head = head;
+      job.sparse_row = -1;
+      job.first_row = tile * rows_of_tile;
+      job.num_rows = std::min(rows_of_tile, num_rows - job.first_row);
+      const int first = rows.first_position + job.first_row;
+      job.chunk_begin = first_visible(first, plan.window) / kChunkTokens;
+      job.chunk_end = (first + job.num_rows - 1) / kChunkTokens + 1;
+      add_job(plan, job, few_jobs);
+    }
+  }
+}
+
+void add_sparse_rows(GroupPlan& plan, std::span<const SparseRow> sparse_rows,
+                     const TileShape& shape) {
+  const auto num_jobs = static_cast<int>(sparse_rows.size()) * shape.num_kv_heads;
+  const bool few_jobs = num_jobs < kJobsPerThread * shape.max_threads;
+  for (std::size_t i = 0; i < sparse_rows.size(); ++i) {
+    const SparseRow& row = sparse_rows[i];
+    const int num_blocks = row.shape.num_selected();
+    plan.blocks_read += static_cast<std::int64_t>(num_blocks) * shape.num_kv_heads;
+    for (int head = 0; head < shape.num_kv_heads; ++head) {
+      TileJob job{};
+      job.sequence = row.sequence;
+      job.kv_head = head;
+      job.sparse_row = static_cast<int>(i);
+      job.first_row = row.row;
+      job.num_rows = 1;
+      job.chunk_begin = 0;
+      job.chunk_end = (num_blocks + kChunkBlocks - 1) / kChunkBlocks;
+      add_job(plan, job, few_jobs);
+    }
+  }
+}
+
 }  // namespace
 
 int tile_rows(int group) { return std::max(1, kTileVectors / group); }
 
 GroupPlan make_group_plan(std::span<const SequenceRows> sequences, int window,
-                          const TileShape& shape) {
+                          const TileShape& shape, std::span<const SparseRow> sparse_rows) {
   GroupPlan plan;
   plan.window = window;
-  const int rows_of_tile = tile_rows(shape.group);
+  std::size_t next_sparse = 0;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
-    const SequenceRows& rows = sequences[s];
-    const int tiles = (rows.num_rows + rows_of_tile - 1) / rows_of_tile;
-    const bool few_jobs = tiles * shape.num_kv_heads < kJobsPerThread * shape.max_threads;
-    const int end = rows.first_position + rows.num_rows;
-    const int first_block = first_visible(rows.first_position, window) / kBlockSize;
-    plan.blocks_read +=
-        static_cast<std::int64_t>((end + kBlockSize - 1) / kBlockSize - first_block) *
-        shape.num_kv_heads;
-    for (int head = 0; head < shape.num_kv_heads; ++head) {
-      // The last tile sees most keys.
-      for (int tile = tiles - 1; tile >= 0; --tile) {
-        TileJob job{};
-        job.sequence = static_cast<int>(s);
-        job.kv_head = head;
-        job.first_row = tile * rows_of_tile;
-        job.num_rows = std::min(rows_of_tile, rows.num_rows - job.first_row);
-        const int first = rows.first_position + job.first_row;
-        job.chunk_begin = first_visible(first, window) / kChunkTokens;
-        job.chunk_end = (first + job.num_rows - 1) / kChunkTokens + 1;
-        job.split_index = -1;
-        const int num_chunks = job.chunk_end - job.chunk_begin;
-        if (few_jobs && num_chunks > 1) {
-          job.split_index = plan.num_split_jobs++;
-          job.first_split_chunk = plan.num_split_chunks;
-          plan.num_split_chunks += num_chunks;
-        }
-        plan.jobs.push_back(job);
-        add_items(plan, static_cast<int>(plan.jobs.size()) - 1);
-      }
+    const int sequence = static_cast<int>(s);
+    int num_dense = sequences[s].num_rows;
+    while (next_sparse < sparse_rows.size() && sparse_rows[next_sparse].sequence == sequence) {
+      num_dense = std::min(num_dense, sparse_rows[next_sparse].row);
+      ++next_sparse;
+    }
+    if (num_dense > 0) {
+      add_dense_rows(plan, sequence, sequences[s], num_dense, shape);
     }
   }
+  add_sparse_rows(plan, sparse_rows, shape);
   std::stable_sort(plan.items.begin(), plan.items.end(),
                    [&plan](const WorkItem& a, const WorkItem& b) {
                      return item_cost(plan, a) > item_cost(plan, b);

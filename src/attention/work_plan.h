@@ -3,6 +3,7 @@
 // A *job* is one query tile of one (sequence, KV head). A job with few rows and a long context is
 // *split*: each chunk of keys is an item of its own, and whoever finishes the last one merges them.
 // Otherwise one item visits all chunks. Both ways do the same arithmetic in the same order.
+// A sparse row is a job of its own for each KV head; its chunks are those of its list of blocks.
 // Thread: a value, built by one thread, read by all.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "attention/sequence_rows.h"
+#include "attention/sparse_rows.h"
 #include "kv/kv_cache_spec.h"
 
 namespace karez {
@@ -20,6 +22,7 @@ struct TileJob {
   int kv_head;
   int first_row;  // within the sequence's rows
   int num_rows;
+  int sparse_row;   // index among the step's sparse rows; -1: the rows attend to everything
   int chunk_begin;  // chunks that any of its rows sees
   int chunk_end;
   int split_index;        // among the split jobs; -1: not split
@@ -55,7 +58,8 @@ inline int first_visible(int position, int window) {
 // Rows that a tile holds.
 int tile_rows(int group);
 
+// sparse_rows: as find_sparse_rows() gave them; empty for a layer that is dense.
 GroupPlan make_group_plan(std::span<const SequenceRows> sequences, int window,
-                          const TileShape& shape);
+                          const TileShape& shape, std::span<const SparseRow> sparse_rows = {});
 
 }  // namespace karez

@@ -16,8 +16,10 @@ RowsView rows_of(const ggml_tensor* tensor) {
 
 }  // namespace
 
-AttentionNodes::AttentionNodes(PagedAttention& attention, int num_layers, int max_threads)
+AttentionNodes::AttentionNodes(PagedAttention& attention, int num_layers, int max_threads,
+                               bool has_select)
     : attention_(attention),
+      has_select_(has_select),
       layers_(static_cast<std::size_t>(num_layers)),
       exits_(static_cast<std::size_t>(max_threads)) {
   for (int i = 0; i < num_layers; ++i) {
@@ -36,19 +38,31 @@ ggml_tensor* AttentionNodes::store(ggml_context* context, int layer, ggml_tensor
                         GGML_N_TASKS_MAX, &layers_[static_cast<std::size_t>(layer)]);
 }
 
-ggml_tensor* AttentionNodes::attend(ggml_context* context, int layer, ggml_tensor* queries,
+ggml_tensor* AttentionNodes::select(ggml_context* context, int layer, ggml_tensor* queries,
                                     ggml_tensor* stored) {
+  KAREZ_CHECK(has_select_, "these graphs have no select nodes");
   std::array<ggml_tensor*, 2> inputs = {queries, stored};
+  return ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, inputs.data(), inputs.size(),
+                        run_select, GGML_N_TASKS_MAX, &layers_[static_cast<std::size_t>(layer)]);
+}
+
+ggml_tensor* AttentionNodes::attend(ggml_context* context, int layer, ggml_tensor* queries,
+                                    ggml_tensor* ready) {
+  std::array<ggml_tensor*, 2> inputs = {queries, ready};
   return ggml_custom_4d(context, GGML_TYPE_F32, queries->ne[0] * queries->ne[1], queries->ne[2], 1,
                         1, inputs.data(), inputs.size(), run_attend, GGML_N_TASKS_MAX,
                         &layers_[static_cast<std::size_t>(layer)]);
 }
 
-void AttentionNodes::begin_step(std::span<const SequenceRows> sequences, const KVCacheManager& kv) {
+void AttentionNodes::begin_step(std::span<const SequenceRows> sequences, const KVCacheManager& kv,
+                                const KeyIndex* index) {
   views_.clear();
+  index_views_.clear();
   for (Layer& layer : layers_) {
     views_.push_back(kv.layer(layer.index));
+    index_views_.push_back(index == nullptr ? KeyIndexView() : index->view(layer.index));
     layer.ran = false;
+    layer.attended = false;
   }
   for (ExitTimes& exits : exits_) {
     std::fill(exits.by_layer.begin(), exits.by_layer.end(), Clock::time_point());
@@ -56,18 +70,25 @@ void AttentionNodes::begin_step(std::span<const SequenceRows> sequences, const K
   attention_.plan(sequences);
 }
 
-double AttentionNodes::end_step() {
-  std::chrono::duration<double> sum{0};
+AttentionTimes AttentionNodes::end_step() {
+  using Seconds = std::chrono::duration<double>;
+  AttentionTimes times;
   for (const Layer& layer : layers_) {
     Clock::time_point end;
     for (const ExitTimes& exits : exits_) {
       end = std::max(end, exits.by_layer[static_cast<std::size_t>(layer.index)]);
     }
     if (layer.ran) {
-      sum += end - layer.begin;
+      times.total += Seconds(end - layer.begin).count();
+    }
+    if (layer.attended) {
+      times.attend += Seconds(end - layer.attend_begin).count();
+      if (has_select_) {
+        times.select += Seconds(layer.attend_begin - layer.select_begin).count();
+      }
     }
   }
-  return sum.count();
+  return times;
 }
 
 void AttentionNodes::run_store(ggml_tensor* node, int thread, int num_threads, void* userdata) {
@@ -78,15 +99,30 @@ void AttentionNodes::run_store(ggml_tensor* node, int thread, int num_threads, v
     layer.ran = true;
   }
   const auto index = static_cast<std::size_t>(layer.index);
-  self.attention_.store(layer.index, self.views_[index], rows_of(node->src[0]),
-                        rows_of(node->src[1]), thread, num_threads);
+  self.attention_.store(layer.index, self.views_[index], self.index_views_[index],
+                        rows_of(node->src[0]), rows_of(node->src[1]), thread, num_threads);
   // The last layer of a batch without outputs has no attend().
   self.exits_[static_cast<std::size_t>(thread)].by_layer[index] = Clock::now();
+}
+
+void AttentionNodes::run_select(ggml_tensor* node, int thread, int num_threads, void* userdata) {
+  Layer& layer = *static_cast<Layer*>(userdata);
+  AttentionNodes& self = *layer.owner;
+  if (thread == 0) {
+    layer.select_begin = Clock::now();
+  }
+  const auto index = static_cast<std::size_t>(layer.index);
+  self.attention_.select(layer.index, self.index_views_[index], rows_of(node->src[0]), thread,
+                         num_threads);
 }
 
 void AttentionNodes::run_attend(ggml_tensor* node, int thread, int num_threads, void* userdata) {
   Layer& layer = *static_cast<Layer*>(userdata);
   AttentionNodes& self = *layer.owner;
+  if (thread == 0) {
+    layer.attend_begin = Clock::now();
+    layer.attended = true;
+  }
   const auto index = static_cast<std::size_t>(layer.index);
   self.attention_.attend(layer.index, self.views_[index], rows_of(node->src[0]),
                          static_cast<float*>(node->data), thread, num_threads);

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "attention/key_index.h"
 #include "attention/sequence_rows.h"
 #include "base/token.h"
 
@@ -16,6 +17,9 @@ struct ForwardBatch {
   std::vector<TokenId> tokens;
   std::vector<SequenceRows> sequences;  // ascending first_row, together all rows
   std::vector<int> output_rows;  // rows whose logits are wanted, strictly ascending; may be empty
+  // Of the keys in the blocks of the KVCacheManager, borrowed; every step that writes them names
+  // it. Null: there is none; then sparse attention must be off.
+  const KeyIndex* key_index = nullptr;
 };
 
 }  // namespace karez

@@ -38,16 +38,18 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 class GgmlModelRunner final : public ModelRunner {
  public:
   GgmlModelRunner(ModelConfig config, const Architecture& architecture, WeightStore store,
-                  ModelWeights weights, std::unique_ptr<PagedAttention> attention, int num_threads)
+                  ModelWeights weights, std::unique_ptr<PagedAttention> attention,
+                  const ModelRunnerOptions& options)
       : config_(std::move(config)),
         architecture_(architecture),
         store_(std::move(store)),
         weights_(std::move(weights)),
         attention_(std::move(attention)),
-        nodes_(*attention_, config_.num_layers, num_threads),
+        nodes_(*attention_, config_.num_layers, options.num_threads, options.sparse.is_on()),
         backend_(ggml_backend_cpu_init()),
         allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
-    ggml_backend_cpu_set_n_threads(backend_.get(), num_threads);
+    ggml_backend_cpu_set_n_threads(backend_.get(), options.num_threads);
+    attention_->set_selection_listener(options.selection_listener);
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -62,7 +64,7 @@ class GgmlModelRunner final : public ModelRunner {
     if (!graph) {
       return fail(graph.error());
     }
-    nodes_.begin_step(batch.sequences, kv);
+    nodes_.begin_step(batch.sequences, kv, batch.key_index);
 
     const auto graph_start = std::chrono::steady_clock::now();
     const Expected<void> computed =
@@ -72,11 +74,14 @@ class GgmlModelRunner final : public ModelRunner {
       return fail(computed.error());
     }
 
-    const double attention_seconds = nodes_.end_step();
-    times_.attention += attention_seconds;
-    times_.dense += graph_seconds - attention_seconds;
+    const AttentionTimes attention = nodes_.end_step();
+    times_.attention += attention.total;
+    times_.select += attention.select;
+    times_.attend += attention.attend;
+    times_.dense += graph_seconds - attention.total;
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       times_.attention_read_bytes += attention_->planned_read_bytes(layer);
+      times_.index_read_bytes += attention_->planned_index_bytes(layer);
     }
     times_.steps += 1;
     const double total = seconds_since(start);
@@ -156,7 +161,8 @@ Expected<std::unique_ptr<ModelRunner>> load_model(const std::string& path,
                                                .scale = config->attention_scale,
                                                .logit_softcap = config->attention_logit_softcap,
                                                .max_threads = options.num_threads,
-                                               .cpu_level = options.cpu_level});
+                                               .cpu_level = options.cpu_level,
+                                               .sparse = options.sparse});
   if (!attention) {
     return fail(attention.error());
   }
@@ -172,8 +178,7 @@ Expected<std::unique_ptr<ModelRunner>> load_model(const std::string& path,
     return fail(uploaded.error());
   }
   return std::make_unique<GgmlModelRunner>(std::move(*config), *architecture, std::move(store),
-                                           std::move(weights), std::move(*attention),
-                                           options.num_threads);
+                                           std::move(weights), std::move(*attention), options);
 }
 
 }  // namespace karez

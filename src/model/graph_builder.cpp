@@ -115,7 +115,9 @@ ggml_tensor* GraphBuilder::attention(int layer, ggml_tensor* x) {
   if (is_last(layer) && !has_outputs_) {
     return nullptr;
   }
-  ggml_tensor* attended = attention_.attend(context_, layer, p.q, stored);
+  ggml_tensor* ready =
+      attention_.has_select() ? attention_.select(context_, layer, p.q, stored) : stored;
+  ggml_tensor* attended = attention_.attend(context_, layer, p.q, ready);
   const LayerWeights& w = weights(layer);
   return add_bias(ggml_mul_mat(context_, w.attention_output, residual(layer, attended)),
                   w.attention_output_bias, 0);

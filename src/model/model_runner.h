@@ -19,11 +19,14 @@ class KVCacheManager;
 // Where the time of forward() went, in seconds, summed since the last reset.
 struct StepTimes {
   double total = 0;
-  double attention = 0;  // store() and attend(), first thread in to last thread out
+  double attention = 0;  // store() to attend(), first thread in to last thread out
+  double select = 0;     // of that, picking what sparse rows read, and waiting for it
+  double attend = 0;     // of that, reading it
   double dense = 0;      // the rest of the graph
   double other = 0;      // outside the graph: building it, inputs, planning
   std::int64_t steps = 0;
   std::int64_t attention_read_bytes = 0;  // keys and values, each counted once per step and layer
+  std::int64_t index_read_bytes = 0;      // of the key index, likewise
 };
 
 class ModelRunner {

@@ -59,9 +59,17 @@ AttentionHarness::AttentionHarness(const HarnessOptions& options) : options_(opt
   attention.logit_softcap = options.softcap;
   attention.max_threads = options.max_threads;
   attention.cpu_level = options.cpu_level;
+  attention.sparse = options.sparse;
   auto created = PagedAttention::create(spec, attention);
   KAREZ_CHECK(created.has_value(), created ? "" : created.error().to_string());
   attention_ = std::move(*created);
+  attention_->set_selection_listener(&listener_);
+  if (options.sparse.is_on()) {
+    auto index = KeyIndex::create(spec, options.sparse.block_index,
+                                  block_id_ranges(spec, kv_->stats().slots_total));
+    KAREZ_CHECK(index.has_value(), index ? "" : index.error().to_string());
+    index_.emplace(std::move(*index));
+  }
   scatter_slots();
 }
 
@@ -78,6 +86,32 @@ void AttentionHarness::scatter_slots() {
   std::shuffle(fillers.begin(), fillers.end(), std::mt19937(7));
   for (const SequenceId filler : fillers) {
     kv_->close(filler);
+  }
+}
+
+void AttentionHarness::Listener::on_selected(int layer, std::span<const SelectedBlocks> selected) {
+  ++calls;
+  for (const SelectedBlocks& row : selected) {
+    selections[{layer, row.sequence, row.position, row.kv_head}] = {row.blocks.begin(),
+                                                                    row.blocks.end()};
+  }
+}
+
+// A shared block that is about to be written is copied; so must be its index.
+void AttentionHarness::extend(SequenceId sequence, int num_rows) {
+  const int num_groups = static_cast<int>(kv_->layer_groups().size());
+  std::vector<BlockId> last;
+  const int num_tokens = kv_->num_tokens(sequence);
+  for (int group = 0; group < num_groups && num_tokens > 0; ++group) {
+    last.push_back(kv_->table(sequence, group).back());
+  }
+  KAREZ_CHECK(kv_->extend(sequence, num_rows), "the harness' cap is too small");
+  for (std::size_t group = 0; group < last.size() && index_; ++group) {
+    const BlockId now = kv_->table(
+        sequence, static_cast<int>(group))[static_cast<std::size_t>((num_tokens - 1) / kBlockSize)];
+    if (now != last[group] && !now.is_none() && !last[group].is_none()) {
+      index_->copy_block(last[group], now);
+    }
   }
 }
 
@@ -144,7 +178,8 @@ std::vector<float> AttentionHarness::step(const std::vector<RowRange>& ranges, i
     rows.num_rows = range.num_rows;
     rows.first_row = num_rows;
     num_rows += range.num_rows;
-    KAREZ_CHECK(kv_->extend(range.sequence, range.num_rows), "the harness' cap is too small");
+    rows.first_sparse_position = range.first_sparse_position;
+    extend(range.sequence, range.num_rows);
     for (int r = 0; r < range.num_rows; ++r) {
       const int position = rows.first_position + r;
       const std::uint32_t content = contents_.at(range.sequence);
@@ -168,15 +203,23 @@ std::vector<float> AttentionHarness::step(const std::vector<RowRange>& ranges, i
   const std::size_t kv_floats = static_cast<std::size_t>(options_.num_kv_heads) * head_dim;
   const std::size_t layer_floats = static_cast<std::size_t>(num_rows) * query_floats;
   std::vector<float> out(options_.layer_windows.size() * layer_floats, NAN);
+  listener_.selections.clear();
+  listener_.calls = 0;
   attention_->plan(sequences);
   for (std::size_t i = 0; i < options_.layer_windows.size(); ++i) {
     const int layer = static_cast<int>(i);
     const KVLayerView view = kv_->layer(layer);
+    const KeyIndexView index = index_ ? index_->view(layer) : KeyIndexView();
     run_on_threads(num_threads, [&](int thread) {
-      attention_->store(layer, view, {keys.data(), kv_floats}, {values.data(), kv_floats}, thread,
-                        num_threads);
+      attention_->store(layer, view, index, {keys.data(), kv_floats}, {values.data(), kv_floats},
+                        thread, num_threads);
     });
     if (attend) {
+      if (index_) {
+        run_on_threads(num_threads, [&](int thread) {
+          attention_->select(layer, index, {queries.data(), query_floats}, thread, num_threads);
+        });
+      }
       run_on_threads(num_threads, [&](int thread) {
         attention_->attend(layer, view, {queries.data(), query_floats},
                            out.data() + i * layer_floats, thread, num_threads);
@@ -228,9 +271,10 @@ std::vector<float> AttentionHarness::expected(const std::vector<RowRange>& range
   shape.scale = static_cast<double>(scale_of(options_));
   shape.softcap = static_cast<double>(options_.softcap);
   std::vector<float> out;
-  for (const int window : options_.layer_windows) {
-    shape.window = window;
-    for (const RowRange& range : ranges) {
+  for (std::size_t layer = 0; layer < options_.layer_windows.size(); ++layer) {
+    shape.window = options_.layer_windows[layer];
+    for (std::size_t r = 0; r < ranges.size(); ++r) {
+      const RowRange& range = ranges[r];
       const std::uint32_t content = contents_.at(range.sequence);
       const int end = kv_->num_tokens(range.sequence);
       const ReferenceTokens& tokens = reference_tokens(content, end);
@@ -239,7 +283,16 @@ std::vector<float> AttentionHarness::expected(const std::vector<RowRange>& range
         if (options_.type != KvType::kF32) {
           std::transform(query.begin(), query.end(), query.begin(), through_bf16);
         }
-        const std::vector<float> result = reference_attention(shape, tokens, query, position);
+        std::vector<std::span<const std::int32_t>> blocks;
+        for (int head = 0; head < options_.num_kv_heads; ++head) {
+          const auto selected = listener_.selections.find(
+              {static_cast<int>(layer), static_cast<int>(r), position, head});
+          if (selected != listener_.selections.end()) {
+            blocks.emplace_back(selected->second);
+          }
+        }
+        const std::vector<float> result =
+            reference_attention(shape, tokens, query, position, blocks);
         out.insert(out.end(), result.begin(), result.end());
       }
     }

@@ -9,6 +9,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "attention/paged_attention.h"
@@ -30,12 +32,14 @@ struct HarnessOptions {
   int max_tokens = 8192;     // over all sequences
   float query_range = 1.0F;  // queries lie in [-range, range]
   float key_range = 1.0F;
+  SparseOptions sparse = {};  // with an index, whose kind it names, where it is on
 };
 
 // Rows to run: the next num_rows tokens of a sequence.
 struct RowRange {
   SequenceId sequence;
   int num_rows = 1;
+  int first_sparse_position = SequenceRows::kNeverSparse;
 };
 
 class AttentionHarness {
@@ -61,11 +65,27 @@ class AttentionHarness {
   // values and queries rounded as the KV type rounds them.
   std::vector<float> expected(const std::vector<RowRange>& ranges);
 
+  PagedAttention& attention() { return *attention_; }
+  // Of the latest run(): blocks that a sparse row selected, by (layer, index in ranges, position,
+  // KV head).
+  using SelectionKey = std::tuple<int, int, int, int>;
+  const std::map<SelectionKey, std::vector<std::int32_t>>& selections() const {
+    return listener_.selections;
+  }
+  // Times that the listener was called in the latest run(), one for each layer.
+  int listener_calls() const { return listener_.calls; }
+
   std::int64_t planned_read_bytes(int layer) const { return attention_->planned_read_bytes(layer); }
 
  private:
   enum class Kind : std::uint32_t { kQuery, kKey, kValue };
+  struct Listener final : SelectionListener {
+    void on_selected(int layer, std::span<const SelectedBlocks> selected) override;
+    std::map<SelectionKey, std::vector<std::int32_t>> selections;
+    int calls = 0;
+  };
   void scatter_slots();
+  void extend(SequenceId sequence, int num_rows);
   float number(Kind kind, std::uint32_t content, int position, int head, int i) const;
   std::vector<float> row(Kind kind, std::uint32_t content, int position) const;
   const ReferenceTokens& reference_tokens(std::uint32_t content, int num_tokens);
@@ -73,7 +93,9 @@ class AttentionHarness {
 
   HarnessOptions options_;
   std::unique_ptr<KVCacheManager> kv_;
+  std::optional<KeyIndex> index_;
   std::unique_ptr<PagedAttention> attention_;
+  Listener listener_;
   std::map<SequenceId, std::uint32_t> contents_;
   std::map<std::uint32_t, ReferenceTokens> references_;
 };

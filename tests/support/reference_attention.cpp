@@ -6,9 +6,15 @@
 #include <cstring>
 
 namespace karez::test {
+namespace {
+
+constexpr int kTokensOfBlock = 16;
+
+}  // namespace
 
 std::vector<float> reference_attention(const ReferenceShape& shape, const ReferenceTokens& tokens,
-                                       std::span<const float> query, int position) {
+                                       std::span<const float> query, int position,
+                                       std::span<const std::span<const std::int32_t>> blocks) {
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const auto kv_heads = static_cast<std::size_t>(shape.num_kv_heads);
   const auto heads = static_cast<std::size_t>(shape.num_heads);
@@ -16,9 +22,16 @@ std::vector<float> reference_attention(const ReferenceShape& shape, const Refere
   std::vector<float> out(heads * dim);
   for (std::size_t h = 0; h < heads; ++h) {
     const std::size_t kv_head = h / (heads / kv_heads);
+    std::vector<int> positions;
+    for (int p = first; p <= position; ++p) {
+      if (blocks.empty() || std::find(blocks[kv_head].begin(), blocks[kv_head].end(),
+                                      p / kTokensOfBlock) != blocks[kv_head].end()) {
+        positions.push_back(p);
+      }
+    }
     std::vector<double> scores;
     double top = -INFINITY;
-    for (int p = first; p <= position; ++p) {
+    for (const int p : positions) {
       const std::size_t at = (static_cast<std::size_t>(p) * kv_heads + kv_head) * dim;
       double score = 0.0;
       for (std::size_t i = 0; i < dim; ++i) {
@@ -33,9 +46,9 @@ std::vector<float> reference_attention(const ReferenceShape& shape, const Refere
     }
     double sum = 0.0;
     std::vector<double> weighted(dim, 0.0);
-    for (int p = first; p <= position; ++p) {
-      const double weight = std::exp(scores[static_cast<std::size_t>(p - first)] - top);
-      const std::size_t at = (static_cast<std::size_t>(p) * kv_heads + kv_head) * dim;
+    for (std::size_t j = 0; j < positions.size(); ++j) {
+      const double weight = std::exp(scores[j] - top);
+      const std::size_t at = (static_cast<std::size_t>(positions[j]) * kv_heads + kv_head) * dim;
       sum += weight;
       for (std::size_t i = 0; i < dim; ++i) {
         weighted[i] += weight * static_cast<double>(tokens.values[at + i]);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -26,8 +27,10 @@ struct ReferenceTokens {
 };
 
 // query: [num_heads][head_dim] of the row at `position`. Returns [num_heads][head_dim].
+// blocks: [num_kv_heads], the blocks of 16 tokens that each KV head reads; empty: all.
 std::vector<float> reference_attention(const ReferenceShape& shape, const ReferenceTokens& tokens,
-                                       std::span<const float> query, int position);
+                                       std::span<const float> query, int position,
+                                       std::span<const std::span<const std::int32_t>> blocks = {});
 
 // What a number is after a round trip through bf16 (to nearest, ties to even).
 float through_bf16(float x);

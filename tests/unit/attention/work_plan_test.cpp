@@ -83,5 +83,34 @@ TEST(WorkPlan, ItemsCoverEveryRowHeadAndChunkOnceWithTheBiggestFirst) {
   }
 }
 
+TEST(WorkPlan, SparseRowsAreJobsOfTheirOwnBesideDenseTiles) {
+  std::vector<SequenceRows> sequences = {rows(1000, 5), rows(100, 40), rows(3000, 1)};
+  sequences[0].first_sparse_position = 1002;
+  sequences[2].first_sparse_position = 0;
+  SparseOptions options;
+  options.token_budget = 512;
+  const SparseRows sparse = find_sparse_rows(sequences, options, 2);
+  ASSERT_EQ(sparse.rows.size(), 4U);
+  const GroupPlan plan = make_group_plan(sequences, 0, {4, 2, 1}, sparse.rows);
+  std::map<int, int> dense_rows;  // by sequence
+  int sparse_jobs = 0;
+  for (const TileJob& job : plan.jobs) {
+    if (job.sparse_row < 0) {
+      dense_rows[job.sequence] += job.num_rows;
+      continue;
+    }
+    ++sparse_jobs;
+    EXPECT_EQ(job.num_rows, 1);
+    EXPECT_EQ(job.chunk_begin, 0);
+    EXPECT_EQ(job.chunk_end, 2);  // 32 blocks
+    EXPECT_EQ(job.first_row, sparse.rows[static_cast<std::size_t>(job.sparse_row)].row);
+  }
+  EXPECT_EQ(sparse_jobs, 4 * 2);
+  EXPECT_EQ(dense_rows[0], 2 * 2);
+  EXPECT_EQ(dense_rows[1], 40 * 2);
+  EXPECT_EQ(dense_rows[2], 0);
+  EXPECT_EQ(plan.blocks_read, 2 * (63 + 9 + 4 * 32));
+}
+
 }  // namespace
 }  // namespace karez

@@ -1,0 +1,185 @@
+// Writing records of the key index. Plain C++ for all processors, so that stored bits never depend
+// on the CPU level.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "attention/key_index.h"
+#include "attention/key_rotation.h"
+#include "base/check.h"
+#include "kv/block_layout.h"
+
+namespace karez {
+namespace {
+
+constexpr std::size_t kMaxDim = 512;
+constexpr std::size_t kGroup = 16;  // coordinates in a line of codes
+
+// Steps of the uniform quantiser with the least error for a Gaussian of variance 1.
+constexpr float kStep2 = 0.9957F;
+constexpr float kStep3 = 0.586F;
+
+std::uint16_t to_bf16(float x) {
+  const auto u = std::bit_cast<std::uint32_t>(x);
+  return static_cast<std::uint16_t>((u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
+}
+
+float from_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
+
+// Sixteen sums side by side: the order is fixed, and the compiler may use vectors.
+template <class Term>
+float sum_of(std::size_t count, const Term& term) {
+  std::array<float, kGroup> sums{};
+  for (std::size_t i = 0; i < count; i += kGroup) {
+    for (std::size_t j = 0; j < kGroup; ++j) {
+      sums[j] += term(i + j);
+    }
+  }
+  for (std::size_t half = kGroup / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) {
+      sums[j] += sums[j + half];
+    }
+  }
+  return sums[0];
+}
+
+struct CodedToken {
+  std::array<std::uint8_t, kMaxDim> codes;
+  float scale = 0.0F;
+};
+
+// The code is the number of borders, half_levels on each side of 0 and 0 itself, that x reaches.
+template <std::size_t half_levels>
+void code_token(std::span<const float> x, float step, CodedToken& out) {
+  alignas(64) std::array<std::int32_t, kMaxDim> codes;
+  std::array<float, 2 * half_levels - 1> borders;
+  for (std::size_t b = 0; b < borders.size(); ++b) {
+    borders[b] = step * (static_cast<float>(b + 1) - static_cast<float>(half_levels));
+  }
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    std::int32_t code = 0;
+    for (const float border : borders) {
+      code += x[i] >= border ? 1 : 0;
+    }
+    codes[i] = code;
+  }
+  constexpr float kOffset = static_cast<float>(half_levels) - 0.5F;
+  const auto level = [&codes](std::size_t i) { return static_cast<float>(codes[i]) - kOffset; };
+  const float dot = sum_of(x.size(), [&](std::size_t i) { return x[i] * level(i); });
+  const float norm = sum_of(x.size(), [&](std::size_t i) { return level(i) * level(i); });
+  out.scale = dot / norm;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    out.codes[i] = static_cast<std::uint8_t>(codes[i]);
+  }
+}
+
+std::uint32_t four_codes(const std::uint8_t* codes) {
+  std::uint32_t word;
+  std::memcpy(&word, codes, sizeof word);
+  return word;
+}
+
+void put_word(std::byte* line, std::size_t token, std::uint32_t word) {
+  std::memcpy(line + token * sizeof word, &word, sizeof word);
+}
+
+void write_token(KeyIndexKind kind, const KeyIndexLayout& layout, std::size_t dim,
+                 std::byte* record, std::size_t token, const CodedToken& coded) {
+  constexpr std::size_t kLineBytes = kBlockSize * sizeof(std::uint32_t);
+  constexpr std::uint32_t kLowBits = 0x03030303U;
+  constexpr std::uint32_t kOneBit = 0x01010101U;
+  std::uint32_t high = 0;
+  for (std::size_t g = 0; g < dim / kGroup; ++g) {
+    std::uint32_t low = 0;
+    for (std::size_t s = 0; s < 4; ++s) {
+      const std::uint32_t codes = four_codes(&coded.codes[g * kGroup + 4 * s]);
+      low |= (codes & kLowBits) << (2 * s);
+      high |= (codes >> 2 & kOneBit) << (4 * (g % 2) + s);
+    }
+    put_word(record + g * kLineBytes, token, low);
+    if (kind == KeyIndexKind::kR3 && (g % 2 == 1 || (g + 1) * kGroup == dim)) {
+      put_word(record + layout.high_bits_offset + g / 2 * kLineBytes, token, high);
+      high = 0;
+    }
+  }
+  const std::uint16_t scale = to_bf16(coded.scale);
+  std::memcpy(record + layout.scales_offset + token * sizeof scale, &scale, sizeof scale);
+}
+
+float stored_key(KvType type, const BlockLayout& layout, const std::byte* slot, int t, int i) {
+  const std::size_t at = BlockLayout::key_index(type, t, i);
+  switch (type) {
+    case KvType::kF32:
+      return reinterpret_cast<const float*>(slot + layout.keys_offset)[at];
+    case KvType::kBf16:
+      return from_bf16(reinterpret_cast<const std::uint16_t*>(slot + layout.keys_offset)[at]);
+    case KvType::kQ8_0:
+      break;
+  }
+  return static_cast<float>(reinterpret_cast<const std::int8_t*>(slot + layout.keys_offset)[at]) *
+         reinterpret_cast<const float*>(slot + layout.key_scales_offset)[t];
+}
+
+}  // namespace
+
+void index_tokens(KeyIndexKind kind, int head_dim, std::byte* record, int first_token,
+                  int num_tokens, TokenRows keys, const float* centre) {
+  KAREZ_DCHECK(codes_tokens(kind), "this kind of index summarises blocks");
+  const auto dim = static_cast<std::size_t>(head_dim);
+  const KeyIndexLayout layout = KeyIndexLayout::of(kind, head_dim);
+  alignas(64) std::array<float, kMaxDim> buffer;
+  const std::span<float> x(buffer.data(), dim);
+  CodedToken coded;
+  for (int i = 0; i < num_tokens; ++i) {
+    const float* key = keys.data + static_cast<std::size_t>(i) * keys.row_stride;
+    if (centre == nullptr) {
+      std::copy_n(key, dim, x.data());
+    } else {
+      for (std::size_t j = 0; j < dim; ++j) {
+        x[j] = key[j] - centre[j];
+      }
+    }
+    rotate_key(x);
+    const float rms = std::sqrt(sum_of(dim, [&x](std::size_t j) { return x[j] * x[j]; }) /
+                                static_cast<float>(dim));
+    if (kind == KeyIndexKind::kR2) {
+      code_token<2>(x, kStep2 * rms, coded);
+    } else {
+      code_token<4>(x, kStep3 * rms, coded);
+    }
+    if (!std::isfinite(coded.scale)) {
+      coded.scale = 0.0F;
+    }
+    write_token(kind, layout, dim, record, static_cast<std::size_t>(first_token + i), coded);
+  }
+}
+
+void index_block(KeyIndexKind kind, int head_dim, std::byte* record, KvType type,
+                 const std::byte* slot) {
+  KAREZ_DCHECK(!codes_tokens(kind), "this kind of index codes tokens");
+  const BlockLayout layout = BlockLayout::of(type, head_dim);
+  auto* out = reinterpret_cast<std::uint16_t*>(record);
+  for (int i = 0; i < head_dim; ++i) {
+    const float first = stored_key(type, layout, slot, 0, i);
+    float least = first;
+    float largest = first;
+    float sum = first;
+    for (int t = 1; t < kBlockSize; ++t) {
+      const float key = stored_key(type, layout, slot, t, i);
+      least = std::min(least, key);
+      largest = std::max(largest, key);
+      sum += key;
+    }
+    const auto finite = [](float x) { return std::isfinite(x) ? x : 0.0F; };
+    if (kind == KeyIndexKind::kMinMax) {
+      out[i] = to_bf16(finite(least));
+      out[head_dim + i] = to_bf16(finite(largest));
+    } else {
+      out[i] = to_bf16(finite(sum / static_cast<float>(kBlockSize)));
+    }
+  }
+}
+
+}  // namespace karez

@@ -1,0 +1,124 @@
+#include "attention/key_index.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace karez {
+
+std::string_view to_string(KeyIndexKind kind) {
+  switch (kind) {
+    case KeyIndexKind::kR2:
+      return "r2";
+    case KeyIndexKind::kR3:
+      return "r3";
+    case KeyIndexKind::kMinMax:
+      return "minmax";
+    case KeyIndexKind::kMean:
+      break;
+  }
+  return "mean";
+}
+
+Expected<KeyIndexKind> parse_key_index_kind(std::string_view name) {
+  for (const KeyIndexKind kind :
+       {KeyIndexKind::kR2, KeyIndexKind::kR3, KeyIndexKind::kMinMax, KeyIndexKind::kMean}) {
+    if (name == to_string(kind)) {
+      return kind;
+    }
+  }
+  return fail(StatusCode::kInvalidArgument,
+              fmt::format("the block index is '{}', allowed are r2, r3, minmax, mean", name));
+}
+
+std::vector<BlockIdRange> block_id_ranges(const KVCacheSpec& spec, std::int64_t slots_total) {
+  std::vector<BlockIdRange> ranges;
+  std::uint32_t first = 0;
+  for (const LayerGroup& group : spec.layer_groups()) {
+    const std::int64_t count =
+        slots_total / (static_cast<std::int64_t>(group.layers.size()) * spec.num_kv_heads);
+    ranges.push_back({first, static_cast<std::size_t>(count)});
+    first += static_cast<std::uint32_t>(count);
+  }
+  return ranges;
+}
+
+Expected<KeyIndex> KeyIndex::create(const KVCacheSpec& spec, KeyIndexKind kind,
+                                    std::span<const BlockIdRange> ranges,
+                                    std::vector<float> centres) {
+  const std::size_t centre_floats = static_cast<std::size_t>(spec.num_layers) *
+                                    static_cast<std::size_t>(spec.num_kv_heads) *
+                                    static_cast<std::size_t>(spec.head_dim);
+  if (!centres.empty() && centres.size() != centre_floats) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("key index: the centres are {} numbers, the model has {}",
+                            centres.size(), centre_floats));
+  }
+  const std::vector<LayerGroup> groups = spec.layer_groups();
+  KAREZ_CHECK(ranges.size() == groups.size(), "a range of block ids for each layer group");
+  std::vector<Layer> layers(static_cast<std::size_t>(spec.num_layers));
+  const std::size_t record_bytes = key_index_block_bytes(kind, spec.head_dim);
+  std::size_t bytes = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].window > 0) {
+      continue;
+    }
+    for (const int layer : groups[g].layers) {
+      layers[static_cast<std::size_t>(layer)] = {true, ranges[g], bytes};
+      bytes += ranges[g].count * static_cast<std::size_t>(spec.num_kv_heads) * record_bytes;
+    }
+  }
+  // An arena is never empty; a model of windows only has an index of nothing.
+  auto arena = Arena::create(bytes > 0 ? bytes : 1);
+  if (!arena) {
+    return fail(arena.error());
+  }
+  return KeyIndex(spec, kind, std::move(layers), std::move(*arena), std::move(centres));
+}
+
+KeyIndex::KeyIndex(const KVCacheSpec& spec, KeyIndexKind kind, std::vector<Layer> layers,
+                   Arena arena, std::vector<float> centres)
+    : kind_(kind),
+      num_kv_heads_(spec.num_kv_heads),
+      head_dim_(spec.head_dim),
+      layers_(std::move(layers)),
+      arena_(std::move(arena)),
+      centres_(std::move(centres)) {}
+
+KeyIndexView KeyIndex::view(int layer) const {
+  const Layer& place = layers_[static_cast<std::size_t>(layer)];
+  if (!place.has_index) {
+    return {};
+  }
+  const float* centres = centres_.empty()
+                             ? nullptr
+                             : centres_.data() + static_cast<std::size_t>(layer) *
+                                                     static_cast<std::size_t>(num_kv_heads_) *
+                                                     static_cast<std::size_t>(head_dim_);
+  return {kind_,
+          arena_.bytes().data() + place.first_byte,
+          key_index_block_bytes(kind_, head_dim_),
+          place.range.first,
+          place.range.count,
+          centres};
+}
+
+void KeyIndex::copy_block(BlockId from, BlockId to) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& place = layers_[i];
+    if (!place.has_index || to.value < place.range.first ||
+        to.value - place.range.first >= place.range.count) {
+      continue;
+    }
+    const KeyIndexView records = view(static_cast<int>(i));
+    for (int head = 0; head < num_kv_heads_; ++head) {
+      std::memcpy(records.record(head, to), records.record(head, from),
+                  key_index_block_bytes(kind_, head_dim_));
+    }
+  }
+}
+
+}  // namespace karez

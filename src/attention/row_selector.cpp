@@ -1,0 +1,304 @@
+#include "attention/row_selector.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "attention/attention_scratch.h"
+#include "attention/index_query.h"
+#include "base/check.h"
+
+namespace karez {
+namespace {
+
+// With at least this many selections for each thread none is split.
+constexpr int kJobsPerThread = 4;
+
+// Shares of far-away blocks are below the normal range, where arithmetic is slow and no one cares.
+class FlushDenormals {
+ public:
+#if defined(__x86_64__)
+  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kFlushAndZero); }
+  ~FlushDenormals() { _mm_setcsr(saved_); }
+
+ private:
+  static constexpr unsigned kFlushAndZero = 0x8040;
+  unsigned saved_;
+#else
+  FlushDenormals() = default;
+  ~FlushDenormals() {}
+
+ public:
+#endif
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+};
+
+// One list of blocks to be made.
+struct SelectJob {
+  int row;  // among the sparse rows
+  int kv_head;
+  int num_kv_heads;
+  int num_chunks;
+  std::size_t first_mass;  // masses f32 [num_vectors][mass_stride]
+  std::size_t mass_stride;
+  std::size_t first_reference;  // references and sums, f32 [num_vectors][num_chunks] each
+};
+
+struct ScanItem {
+  int job;
+  int kv_head;
+  int chunk;  // -1: all
+};
+
+// Padded, because threads write to neighbours at once.
+struct alignas(kCacheLineBytes) Counter {
+  std::atomic<int> value{0};
+};
+
+struct Scratch {
+  IndexQueries queries;
+  std::vector<float> scores;
+  std::vector<HeadMasses> heads;
+  SelectorScratch selector;
+  IndexChunk chunk{};
+};
+
+}  // namespace
+
+struct RowSelector::Impl {
+  SelectorShape shape;
+  SparseOptions options;
+
+  std::span<const SequenceRows> sequences;
+  std::size_t table_group = 0;
+  SparseRows sparse;
+  std::vector<SelectJob> jobs;
+  std::vector<ScanItem> items;
+  std::vector<float> masses;
+  std::vector<float> references;
+  std::vector<float> sums;
+  std::vector<std::int32_t> lists;
+  std::vector<SelectedBlocks> selected;
+  std::vector<Counter> finished_items;  // [num_jobs] at least
+  std::vector<Counter> next_item;       // [num_layers]
+  std::vector<Counter> finished_jobs;   // [num_layers]
+  std::vector<Scratch> scratch;         // [max_threads]
+
+  Impl(const SelectorShape& selector_shape, const SparseOptions& sparse_options)
+      : shape(selector_shape),
+        options(sparse_options),
+        next_item(static_cast<std::size_t>(selector_shape.num_layers)),
+        finished_jobs(static_cast<std::size_t>(selector_shape.num_layers)) {
+    for (int i = 0; i < shape.max_threads; ++i) {
+      scratch.push_back(
+          {IndexQueries(shape.group, shape.head_dim),
+           std::vector<float>(std::size_t{kScanVectors} * std::size_t{kScanBlocks} * kBlockSize),
+           {},
+           {},
+           {}});
+    }
+  }
+
+  const SparseRow& row_of(const SelectJob& job) const {
+    return sparse.rows[static_cast<std::size_t>(job.row)];
+  }
+  std::size_t num_vectors(const SelectJob& job) const {
+    return static_cast<std::size_t>(job.num_kv_heads * shape.group);
+  }
+
+  void add_jobs(int row_index, bool split, std::size_t& num_masses, std::size_t& num_references) {
+    const SparseRow& row = sparse.rows[static_cast<std::size_t>(row_index)];
+    const int heads_of_job = options.select_per == SelectPer::kHead ? 1 : shape.num_kv_heads;
+    for (int head = 0; head < shape.num_kv_heads; head += heads_of_job) {
+      SelectJob job{};
+      job.row = row_index;
+      job.kv_head = head;
+      job.num_kv_heads = heads_of_job;
+      job.num_chunks = (row.shape.num_blocks + kScanBlocks - 1) / kScanBlocks;
+      job.mass_stride = static_cast<std::size_t>((row.shape.num_blocks + kLanes - 1) / kLanes) *
+                        std::size_t{kLanes};
+      job.first_mass = num_masses;
+      job.first_reference = num_references;
+      num_masses += num_vectors(job) * job.mass_stride;
+      num_references += num_vectors(job) * static_cast<std::size_t>(job.num_chunks);
+      const int index = static_cast<int>(jobs.size());
+      jobs.push_back(job);
+      for (int h = head; h < head + heads_of_job; ++h) {
+        if (!split) {
+          items.push_back({index, h, -1});
+          continue;
+        }
+        for (int chunk = 0; chunk < job.num_chunks; ++chunk) {
+          items.push_back({index, h, chunk});
+        }
+      }
+    }
+  }
+
+  int items_of_job(const SelectJob& job, bool whole) const {
+    return job.num_kv_heads * (whole ? 1 : job.num_chunks);
+  }
+
+  // The query heads of one KV head, f32 [group][head_dim].
+  const float* queries_of(const SelectJob& job, int kv_head, RowsView queries) const {
+    const SparseRow& row = row_of(job);
+    const SequenceRows& rows = sequences[static_cast<std::size_t>(row.sequence)];
+    return queries.data + static_cast<std::size_t>(rows.first_row + row.row) * queries.row_stride +
+           static_cast<std::size_t>(kv_head * shape.group * shape.head_dim);
+  }
+  void scan(const SelectJob& job, int kv_head, int chunk, const KeyIndexView& index, Scratch& s);
+  void make_list(const SelectJob& job, Scratch& s);
+};
+
+void RowSelector::Impl::scan(const SelectJob& job, int kv_head, int chunk,
+                             const KeyIndexView& index, Scratch& s) {
+  const SparseRow& row = row_of(job);
+  const BlockTableView table =
+      sequences[static_cast<std::size_t>(row.sequence)].tables[table_group];
+  const int first = chunk * kScanBlocks;
+  IndexChunk& blocks = s.chunk;
+  blocks.num_blocks = std::min(kScanBlocks, row.shape.num_blocks - first);
+  blocks.num_records = std::min(kScanBlocks + kScanAhead, row.shape.num_blocks - first);
+  for (int b = 0; b < blocks.num_records; ++b) {
+    const BlockId block = table[static_cast<std::size_t>(first + b)];
+    KAREZ_DCHECK(!block.is_none(), "a block of the context is not in the table");
+    blocks.records[b] = index.record(kv_head, block);
+  }
+  blocks.last_tokens = first + blocks.num_blocks == row.shape.num_blocks
+                           ? row.position % kBlockSize + 1
+                           : kBlockSize;
+  const auto vector = static_cast<std::size_t>((kv_head - job.kv_head) * shape.group);
+  const auto num_chunks = static_cast<std::size_t>(job.num_chunks);
+  const std::size_t reference =
+      job.first_reference + vector * num_chunks + static_cast<std::size_t>(chunk);
+  const ChunkMasses out{
+      masses.data() + job.first_mass + vector * job.mass_stride + static_cast<std::size_t>(first),
+      job.mass_stride, references.data() + reference, sums.data() + reference, num_chunks};
+  scan_kernel(shape.cpu_level, index.kind())(s.queries.view(), blocks, s.scores.data(), out);
+}
+
+void RowSelector::Impl::make_list(const SelectJob& job, Scratch& s) {
+  const SparseRow& row = row_of(job);
+  const auto num_chunks = static_cast<std::size_t>(job.num_chunks);
+  s.heads.clear();
+  for (std::size_t v = 0; v < num_vectors(job); ++v) {
+    const std::size_t reference = job.first_reference + v * num_chunks;
+    s.heads.push_back({std::span(masses).subspan(job.first_mass + v * job.mass_stride,
+                                                 static_cast<std::size_t>(row.shape.num_blocks)),
+                       std::span(references).subspan(reference, num_chunks),
+                       std::span(sums).subspan(reference, num_chunks)});
+  }
+  select_blocks(row.shape, s.heads, kScanBlocks, s.selector,
+                std::span(lists).subspan(row.list_of_head(job.kv_head),
+                                         static_cast<std::size_t>(row.shape.num_selected())));
+}
+
+RowSelector::RowSelector(const SelectorShape& shape, const SparseOptions& options)
+    : impl_(std::make_unique<Impl>(shape, options)) {}
+RowSelector::~RowSelector() = default;
+
+void RowSelector::plan(std::span<const SequenceRows> sequences, std::size_t table_group) {
+  Impl& self = *impl_;
+  self.sequences = sequences;
+  self.table_group = table_group;
+  self.sparse = find_sparse_rows(sequences, self.options, self.shape.num_kv_heads);
+  self.jobs.clear();
+  self.items.clear();
+  self.selected.clear();
+  const auto num_rows = static_cast<int>(self.sparse.rows.size());
+  const int heads_of_job =
+      self.options.select_per == SelectPer::kHead ? 1 : self.shape.num_kv_heads;
+  const bool split =
+      num_rows * self.shape.num_kv_heads / heads_of_job < kJobsPerThread * self.shape.max_threads;
+  std::size_t num_masses = 0;
+  std::size_t num_references = 0;
+  for (int row = 0; row < num_rows; ++row) {
+    self.add_jobs(row, split, num_masses, num_references);
+  }
+  // Long contexts first, so that no thread begins one at the end.
+  std::stable_sort(
+      self.items.begin(), self.items.end(), [&self](const ScanItem& a, const ScanItem& b) {
+        const auto chunks = [&self](const ScanItem& item) {
+          return item.chunk < 0 ? self.jobs[static_cast<std::size_t>(item.job)].num_chunks : 1;
+        };
+        return chunks(a) > chunks(b);
+      });
+  const auto grow = [](auto& buffer, std::size_t size) {
+    if (buffer.size() < size) {
+      buffer.resize(size);
+    }
+  };
+  grow(self.masses, num_masses);
+  grow(self.references, num_references);
+  grow(self.sums, num_references);
+  grow(self.lists, self.sparse.num_selected);
+  if (self.finished_items.size() < self.jobs.size()) {
+    self.finished_items = std::vector<Counter>(self.jobs.size());
+  }
+  for (Counter& counter : self.finished_items) {
+    counter.value.store(0, std::memory_order_relaxed);
+  }
+  for (std::size_t layer = 0; layer < self.next_item.size(); ++layer) {
+    self.next_item[layer].value.store(0, std::memory_order_relaxed);
+    self.finished_jobs[layer].value.store(0, std::memory_order_relaxed);
+  }
+  for (const SparseRow& row : self.sparse.rows) {
+    for (int head = 0; head < self.shape.num_kv_heads; ++head) {
+      self.selected.push_back({row.sequence, row.position, head, list(row, head)});
+    }
+  }
+}
+
+std::span<const SparseRow> RowSelector::rows() const { return impl_->sparse.rows; }
+
+bool RowSelector::run(int layer, const KeyIndexView& index, RowsView queries, int thread) {
+  Impl& self = *impl_;
+  Scratch& s = self.scratch[static_cast<std::size_t>(thread)];
+  auto& next = self.next_item[static_cast<std::size_t>(layer)].value;
+  auto& finished_jobs = self.finished_jobs[static_cast<std::size_t>(layer)].value;
+  const FlushDenormals flush;
+  bool is_last_job = false;
+  while (true) {
+    const auto claimed = static_cast<std::size_t>(next.fetch_add(1, std::memory_order_relaxed));
+    if (claimed >= self.items.size()) {
+      return is_last_job;
+    }
+    const ScanItem& item = self.items[claimed];
+    const SelectJob& job = self.jobs[static_cast<std::size_t>(item.job)];
+    s.queries.prepare(index.kind(), self.queries_of(job, item.kv_head, queries),
+                      self.shape.score_scale);
+    const int begin = item.chunk < 0 ? 0 : item.chunk;
+    const int end = item.chunk < 0 ? job.num_chunks : item.chunk + 1;
+    for (int chunk = begin; chunk < end; ++chunk) {
+      self.scan(job, item.kv_head, chunk, index, s);
+    }
+    // Whoever finishes a job's last item sees the masses of the others, and readies the counter for
+    // the next layer.
+    auto& finished = self.finished_items[static_cast<std::size_t>(item.job)].value;
+    if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 <
+        self.items_of_job(job, item.chunk < 0)) {
+      continue;
+    }
+    finished.store(0, std::memory_order_relaxed);
+    self.make_list(job, s);
+    if (finished_jobs.fetch_add(1, std::memory_order_acq_rel) + 1 ==
+        static_cast<int>(self.jobs.size())) {
+      is_last_job = true;
+    }
+  }
+}
+
+std::span<const std::int32_t> RowSelector::list(const SparseRow& row, int kv_head) const {
+  return std::span<const std::int32_t>(impl_->lists)
+      .subspan(row.list_of_head(kv_head), static_cast<std::size_t>(row.shape.num_selected()));
+}
+
+std::span<const SelectedBlocks> RowSelector::selected() const { return impl_->selected; }
+
+}  // namespace karez

@@ -1,0 +1,34 @@
+#include "attention/sparse_rows.h"
+
+#include <algorithm>
+
+namespace karez {
+
+SparseRows find_sparse_rows(std::span<const SequenceRows> sequences, const SparseOptions& options,
+                            int num_kv_heads) {
+  SparseRows out;
+  if (!options.is_on()) {
+    return out;
+  }
+  const std::size_t lists =
+      options.select_per == SelectPer::kHead ? static_cast<std::size_t>(num_kv_heads) : 1U;
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    const SequenceRows& rows = sequences[s];
+    // The first row that may be sparse; 64 bits, because the position may be the largest int.
+    const std::int64_t skipped = std::int64_t{rows.first_sparse_position} - rows.first_position;
+    for (std::int64_t row = std::max<std::int64_t>(0, skipped); row < rows.num_rows; ++row) {
+      const int position = rows.first_position + static_cast<int>(row);
+      const SelectionShape shape = selection_shape(options.rule(), position);
+      if (shape.selects_all()) {
+        continue;
+      }
+      const auto length = static_cast<std::size_t>(shape.num_selected());
+      out.rows.push_back({static_cast<int>(s), static_cast<int>(row), position, shape,
+                          out.num_selected, lists > 1 ? length : 0});
+      out.num_selected += length * lists;
+    }
+  }
+  return out;
+}
+
+}  // namespace karez

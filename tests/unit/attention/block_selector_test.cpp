@@ -1,0 +1,200 @@
+#include "attention/block_selector.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "kv/kv_types.h"
+
+namespace karez {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<std::int32_t> chosen(const std::vector<float>& scores, int k) {
+  SelectorScratch scratch;
+  std::vector<std::int32_t> out(static_cast<std::size_t>(k));
+  top_k(scores, k, out, scratch);
+  return out;
+}
+
+// The same by a full sort.
+std::vector<std::int32_t> sorted_choice(const std::vector<float>& scores, int k) {
+  std::vector<std::int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&scores](std::int32_t a, std::int32_t b) {
+    const float x = scores[static_cast<std::size_t>(a)];
+    const float y = scores[static_cast<std::size_t>(b)];
+    return std::isnan(y) ? !std::isnan(x) : x > y;
+  });
+  order.resize(static_cast<std::size_t>(k));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+TEST(BlockSelector, TopKPrefersLowerPositionsAmongEquals) {
+  EXPECT_THAT(chosen({1, 2, 2, 2, 0}, 2), ElementsAre(1, 2));
+  EXPECT_THAT(chosen({3, 3, 3, 3}, 2), ElementsAre(0, 1));
+  EXPECT_THAT(chosen({0.0F, -0.0F, -1.0F}, 1), ElementsAre(0));
+  EXPECT_THAT(chosen({-0.0F, 0.0F, -1.0F}, 1), ElementsAre(0));
+}
+
+TEST(BlockSelector, TopKOfNothingAndOfEverything) {
+  EXPECT_TRUE(chosen({1, 2, 3}, 0).empty());
+  EXPECT_TRUE(chosen({}, 0).empty());
+  EXPECT_THAT(chosen({1, NAN, 3}, 3), ElementsAre(0, 1, 2));
+}
+
+TEST(BlockSelector, NanLosesToMinusInfinity) {
+  EXPECT_THAT(chosen({NAN, -INFINITY, NAN, INFINITY}, 2), ElementsAre(1, 3));
+  EXPECT_THAT(chosen({NAN, NAN, NAN}, 2), ElementsAre(0, 1));
+}
+
+TEST(BlockSelector, TopKEqualsAFullSort) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 600; ++round) {
+    std::vector<float> scores(1 + random() % 700);
+    const unsigned kind = random() % 5;
+    for (float& x : scores) {
+      const float unit = static_cast<float>(random() % 65536) / 65536.0F;
+      switch (kind) {
+        case 0:  // many ties
+          x = static_cast<float>(random() % 4);
+          break;
+        case 1:  // one dominant cluster, told apart by the last bits only
+          x = random() % 20 == 0 ? unit : 1.0F + static_cast<float>(random() % 64) * 1.2e-7F;
+          break;
+        case 2:  // all magnitudes and signs
+          x = std::ldexp(unit - 0.5F, static_cast<int>(random() % 250) - 125);
+          break;
+        case 3:  // with what is no number
+          x = random() % 3 == 0 ? std::numeric_limits<float>::quiet_NaN()
+                                : (random() % 5 == 0 ? INFINITY : unit);
+          break;
+        default:
+          x = unit;
+      }
+    }
+    const int k = static_cast<int>(random() % (scores.size() + 1));
+    ASSERT_EQ(chosen(scores, k), sorted_choice(scores, k)) << "kind " << kind << " k " << k;
+  }
+}
+
+TEST(BlockSelector, ShapeCountsSinkAndRecentInTheBudget) {
+  const SelectionRule rule{512, 128, 16};
+  // Position 1000: blocks 0 to 62; the window begins at 873, in block 54.
+  const SelectionShape shape = selection_shape(rule, 1000);
+  EXPECT_EQ(shape.num_blocks, 63);
+  EXPECT_EQ(shape.sink_blocks, 1);
+  EXPECT_EQ(shape.recent_begin, 54);
+  EXPECT_EQ(shape.num_selected(), 32);
+  EXPECT_FALSE(shape.selects_all());
+}
+
+TEST(BlockSelector, AContextWithinTheBudgetIsSelectedWhole) {
+  for (const int budget : {1, 16, 100, 512, 2048}) {
+    const SelectionRule rule{budget, 128, 16};
+    EXPECT_TRUE(selection_shape(rule, budget - 1).selects_all()) << budget;
+  }
+  EXPECT_FALSE(selection_shape({2048, 128, 16}, 2048).selects_all());
+}
+
+TEST(BlockSelector, SinkAndRecentAreKeptWhateverTheBudget) {
+  const SelectionShape shape = selection_shape({16, 128, 40}, 5000);
+  EXPECT_EQ(shape.sink_blocks, 3);
+  EXPECT_EQ(shape.num_best, 0);
+  EXPECT_EQ(shape.num_blocks - shape.recent_begin, 9);
+  EXPECT_EQ(shape.num_selected(), 12);
+}
+
+TEST(BlockSelector, OnceSparseARowStaysSparseAsTheContextGrows) {
+  for (const SelectionRule rule : {SelectionRule{512, 128, 16}, SelectionRule{16, 128, 16},
+                                   SelectionRule{1, 1, 0}, SelectionRule{100, 300, 50}}) {
+    bool sparse = false;
+    for (int position = 0; position < 1500; ++position) {
+      const SelectionShape shape = selection_shape(rule, position);
+      EXPECT_FALSE(sparse && shape.selects_all()) << position;
+      sparse = !shape.selects_all();
+    }
+  }
+}
+
+// Masses of one head, all with reference 0.
+struct Head {
+  explicit Head(std::vector<float> block_masses)
+      : masses(std::move(block_masses)),
+        references{0.0F},
+        sums{std::accumulate(masses.begin(), masses.end(), 0.0F)} {}
+  HeadMasses view() const { return {masses, references, sums}; }
+  std::vector<float> masses;
+  std::vector<float> references;
+  std::vector<float> sums;
+};
+
+std::vector<std::int32_t> selected(const SelectionShape& shape, const std::vector<Head>& heads) {
+  std::vector<HeadMasses> views;
+  for (const Head& head : heads) {
+    views.push_back(head.view());
+  }
+  SelectorScratch scratch;
+  std::vector<std::int32_t> out(static_cast<std::size_t>(shape.num_selected()));
+  select_blocks(shape, views, 64, scratch, out);
+  return out;
+}
+
+TEST(BlockSelector, ListsAreSinkBestAndRecentInAscendingOrder) {
+  const SelectionShape shape{10, 1, 8, 2};
+  EXPECT_THAT(selected(shape, {Head({9, 1, 5, 2, 7, 3, 1, 1, 0, 0})}), ElementsAre(0, 2, 4, 8, 9));
+}
+
+TEST(BlockSelector, HeadsCountBySharesOfTheirOwnMass) {
+  // Block 1 has a share of 0.6 for the first head, block 2 one of 0.9 for the second, whose masses
+  // are a thousand times smaller. Block 3 is second for both.
+  const SelectionShape shape{5, 0, 5, 2};
+  EXPECT_THAT(selected(shape, {Head({0, 600, 0, 400, 0}), Head({0, 0, 0.9F, 0.1F, 0})}),
+              ElementsAre(1, 2));
+}
+
+TEST(BlockSelector, EachHeadsOwnBestBlockIsIn) {
+  // By the mean, blocks 1 and 2 win; block 4 is the second head's best by a little.
+  const SelectionShape shape{6, 0, 6, 2};
+  EXPECT_THAT(
+      selected(shape, {Head({0, 0.5F, 0.5F, 0, 0, 0}), Head({0.2F, 0.19F, 0.19F, 0.2F, 0.22F, 0})}),
+      ElementsAre(1, 4));
+}
+
+TEST(BlockSelector, SinkMassIsInTheTotal) {
+  // The first head looks at the sink: its shares elsewhere are small, so the second head decides.
+  const SelectionShape shape{6, 1, 6, 3};
+  EXPECT_THAT(selected(shape, {Head({1000, 1, 2, 0, 0, 0}), Head({0, 0, 0, 5, 1, 4})}),
+              ElementsAre(0, 2, 3, 5));
+}
+
+TEST(BlockSelector, ChunksWithDifferentReferencesAreBroughtTogether) {
+  const SelectionShape shape{8, 0, 8, 2};
+  // Chunks of 4 blocks: the second chunk's masses are 2^10 times as large.
+  const std::vector<float> masses = {512, 4, 3, 2, 1, 0.25F, 0.125F, 0};
+  const std::vector<float> references = {-4, 6};
+  const std::vector<float> sums = {521, 1.375F};
+  const HeadMasses head{masses, references, sums};
+  SelectorScratch scratch;
+  std::vector<std::int32_t> out(2);
+  select_blocks(shape, std::span(&head, 1), 4, scratch, out);
+  EXPECT_THAT(out, ElementsAre(0, 4));
+}
+
+TEST(BlockSelector, MassesThatAreNoNumbersDoNoHarm) {
+  const SelectionShape shape{6, 1, 5, 2};
+  EXPECT_THAT(selected(shape, {Head({NAN, NAN, NAN, NAN, NAN, NAN})}), ElementsAre(0, 1, 2, 5));
+  EXPECT_THAT(selected(shape, {Head({0, 0, 0, 0, 0, 0})}), ElementsAre(0, 1, 2, 5));
+  // What is infinite has no share that is a number, so it does not win.
+  EXPECT_THAT(selected(shape, {Head({1, INFINITY, 2, 1, 1, 1})}), ElementsAre(0, 2, 3, 5));
+}
+
+}  // namespace
+}  // namespace karez

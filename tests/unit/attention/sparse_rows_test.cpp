@@ -1,0 +1,57 @@
+#include "attention/sparse_rows.h"
+
+#include <gtest/gtest.h>
+
+namespace karez {
+namespace {
+
+SequenceRows rows(int first_position, int num_rows, int first_sparse_position) {
+  SequenceRows out;
+  out.first_position = first_position;
+  out.num_rows = num_rows;
+  out.first_sparse_position = first_sparse_position;
+  return out;
+}
+
+SparseOptions with_budget(int token_budget) {
+  SparseOptions options;
+  options.token_budget = token_budget;
+  return options;
+}
+
+TEST(SparseRows, NoneWithoutABudget) {
+  const std::vector<SequenceRows> sequences = {rows(5000, 3, 0)};
+  EXPECT_TRUE(find_sparse_rows(sequences, SparseOptions{}, 2).rows.empty());
+}
+
+TEST(SparseRows, AreRowsBeyondThePromptWhoseContextExceedsTheBudget) {
+  const std::vector<SequenceRows> sequences = {rows(5000, 3, SequenceRows::kNeverSparse),
+                                               rows(5000, 4, 5002), rows(510, 4, 0),
+                                               rows(100, 2, 0), rows(5000, 1, 4000)};
+  const SparseRows sparse = find_sparse_rows(sequences, with_budget(512), 3);
+  ASSERT_EQ(sparse.rows.size(), 5U);
+  const auto is = [&sparse](std::size_t i, int sequence, int row, int position) {
+    return sparse.rows[i].sequence == sequence && sparse.rows[i].row == row &&
+           sparse.rows[i].position == position;
+  };
+  EXPECT_TRUE(is(0, 1, 2, 5002));
+  EXPECT_TRUE(is(1, 1, 3, 5003));
+  EXPECT_TRUE(is(2, 2, 2, 512));  // 513 tokens are more than 512
+  EXPECT_TRUE(is(3, 2, 3, 513));
+  EXPECT_TRUE(is(4, 4, 0, 5000));
+}
+
+TEST(SparseRows, ListsOfHeadsAndRowsDoNotOverlap) {
+  const std::vector<SequenceRows> sequences = {rows(5000, 2, 0), rows(9000, 1, 0)};
+  const SparseRows by_head = find_sparse_rows(sequences, with_budget(512), 3);
+  EXPECT_EQ(by_head.num_selected, 3U * 3U * 32U);
+  EXPECT_EQ(by_head.rows[1].list_of_head(2), 5U * 32U);
+  SparseOptions shared = with_budget(512);
+  shared.select_per = SelectPer::kLayer;
+  const SparseRows by_layer = find_sparse_rows(sequences, shared, 3);
+  EXPECT_EQ(by_layer.num_selected, 3U * 32U);
+  EXPECT_EQ(by_layer.rows[1].list_of_head(2), 32U);
+}
+
+}  // namespace
+}  // namespace karez
