@@ -149,7 +149,7 @@ class SvgWriter {
         kWidth, kHeight);
     add("<title>{}</title>\n", escaped(plot_.title));
     add("<rect width=\"{}\" height=\"{}\" fill=\"#fff\"/>\n", kWidth, kHeight);
-    text(kWidth / 2, 26, "middle", plot_.title, R"( font-size="16")");
+    text(kWidth / 2, 26, "middle", plot_.title, " font-size=\"16\"");
     axes();
     for (std::size_t i = 0; i < plot_.lines.size(); ++i) {
       line(plot_.lines[i], kColours[i % kColours.size()]);
@@ -194,7 +194,7 @@ class SvgWriter {
     text((kLeft + kRight) / 2, kBottom + 44, "middle", plot_.x_label);
     const double middle = (kTop + kBottom) / 2;
     text(20, middle, "middle", plot_.y_label,
-         fmt::format(R"( transform="rotate(-90 20 {:.1f})")", middle));
+         fmt::format(" transform=\"rotate(-90 20 {:.1f})\"", middle));
   }
 
   void line(const PlotLine& line, std::string_view colour) {
@@ -234,6 +234,8 @@ class SvgWriter {
 };
 
 }  // namespace
+
+std::string to_svg(const LinePlot& plot) { return SvgWriter(plot).write(); }
 
 std::vector<double> axis_ticks(double low, double high, bool log) {
   std::vector<double> ticks;
