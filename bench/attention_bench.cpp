@@ -8,6 +8,8 @@
 //   are
 //                              their parts of the best step.
 //   store/D/index/level/T      writing D tokens, one layer, with and without an index.
+//   select/D/level/T           selection alone (r2, budget 2048) of one row of D tokens, one layer,
+//                              over an index of made-up keys.
 //   top_k/N                    choosing 118 of N blocks for one KV head with 3 query heads.
 //   prefill/D/type/level/T     chunks of 512 rows up to D tokens, one layer. GFLOP/s, counting
 //                              visible (query, key) pairs only.
@@ -290,6 +292,50 @@ void store(benchmark::State& state, const Config& config) {
   }
 }
 
+void select_long(benchmark::State& state, const Config& config) {
+  KVCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = kNumKvHeads;
+  spec.head_dim = kHeadDim;
+  const int num_blocks = config.depth / kBlockSize;
+  const BlockIdRange range{0, static_cast<std::size_t>(num_blocks)};
+  const KeyIndex index = value_or_exit(KeyIndex::create(spec, config.index, std::span(&range, 1)));
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> keys(std::size_t{kBlockSize} * kHeadDim);
+  std::vector<BlockId> table;
+  for (int b = 0; b < num_blocks; ++b) {
+    table.emplace_back(static_cast<std::uint32_t>(b));
+    for (int head = 0; head < kNumKvHeads; ++head) {
+      std::generate(keys.begin(), keys.end(), [&] { return normal(random); });
+      index_tokens(config.index, kHeadDim, index.view(0).record(head, table.back()), 0, kBlockSize,
+                   {keys.data(), kHeadDim}, nullptr);
+    }
+  }
+  SequenceRows rows;
+  rows.tables = {table};
+  rows.first_position = config.depth - 1;
+  rows.num_rows = 1;
+  rows.first_sparse_position = 0;
+  SparseOptions options;
+  options.token_budget = config.token_budget;
+  RowSelector selector({1, kNumKvHeads, kNumHeads / kNumKvHeads, kHeadDim, 0.125F * 1.4427F,
+                        config.num_threads, config.level},
+                       options);
+  std::vector<float> query(std::size_t{kNumHeads} * kHeadDim);
+  std::generate(query.begin(), query.end(), [&] { return 3.0F * normal(random); });
+  Crew crew(config.num_threads);
+  for (auto _ : state) {
+    selector.plan(std::span(&rows, 1), 0);
+    const auto start = std::chrono::steady_clock::now();
+    crew.run([&](int thread) {
+      selector.run(0, index.view(0), {query.data(), kNumHeads * kHeadDim}, thread);
+    });
+    state.SetIterationTime(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+}
+
 void top_k_of_masses(benchmark::State& state) {
   const int num_blocks = static_cast<int>(state.range(0));
   constexpr int kChunkOfBlocks = 64;
@@ -364,6 +410,10 @@ void register_sparse(CpuLevel level, int all_threads) {
   }
   add(fmt::format("decode/8/32000/bf16/{}/{}", to_string(level), all_threads),
       {8, 32000, type, level, all_threads, 10}, decode);
+  for (const int depth : {16384, 65536, 262144, 1048576}) {
+    add(fmt::format("select/{}/{}/{}", depth, to_string(level), all_threads),
+        {1, depth, type, level, all_threads, 1, 2048}, select_long);
+  }
   add(fmt::format("store/7900/none/{}/{}", to_string(level), all_threads),
       {1, 7900, type, level, all_threads, 1}, store);
   add(fmt::format("store/7900/r2/{}/{}", to_string(level), all_threads),

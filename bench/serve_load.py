@@ -229,9 +229,10 @@ def measure_interference(target, options):
 
 
 class Bystanders:
-    """Connections that do nothing, and as many that send a byte of a request every second."""
+    """Connections that do nothing, and as many that send a byte of a request now and then."""
 
-    def __init__(self, target, count):
+    def __init__(self, target, count, byte_seconds):
+        self.byte_seconds = byte_seconds
         self.connections = [target.connect() for _ in range(count)]
         self.slow = self.connections[::2]
         for connection in self.slow:
@@ -242,8 +243,12 @@ class Bystanders:
         self.thread.start()
 
     def trickle(self):
-        while not self.ended.wait(1):
+        # One after the other, not all in one burst: these share the processors with the server.
+        pause = self.byte_seconds / max(len(self.slow), 1)
+        while True:
             for connection in self.slow:
+                if self.ended.wait(pause):
+                    return
                 connection.sendall(b" ")
 
     def close(self):
@@ -266,7 +271,7 @@ def measure_connections(target, options):
         pair = {}
         # In turns, so that a slow minute of the machine meets both.
         for beside in ((False, True) if index % 2 == 0 else (True, False)):
-            others = Bystanders(target, options.connections) if beside else None
+            others = Bystanders(target, options.connections, options.byte_seconds) if beside else None
             try:
                 run = load(target, options.concurrency, options.prompt_tokens,
                            options.output_tokens)
@@ -302,7 +307,7 @@ def main():
     command("prefix", measure_prefix, prompt_tokens=4000, repetitions=5)
     command("interference", measure_interference, streams=8, prompt_tokens=4000,
             output_tokens=400, repetitions=2)
-    command("connections", measure_connections, connections=1000, concurrency=1,
+    command("connections", measure_connections, connections=1000, byte_seconds=5, concurrency=1,
             prompt_tokens=256, output_tokens=128, repetitions=5)
     options = parser.parse_args()
     target = Target(options.url, options.api_key, options.seed)

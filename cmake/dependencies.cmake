@@ -21,6 +21,17 @@ set_target_properties(xxhash::xxhash PROPERTIES
   IMPORTED_LOCATION "${KAREZ_XXHASH_LIBRARY}"
   INTERFACE_INCLUDE_DIRECTORIES "${KAREZ_XXHASH_INCLUDE_DIR}")
 
+# Nor has liburing-dev.
+find_path(KAREZ_LIBURING_INCLUDE_DIR liburing.h)
+find_library(KAREZ_LIBURING_LIBRARY uring)
+if(NOT KAREZ_LIBURING_INCLUDE_DIR OR NOT KAREZ_LIBURING_LIBRARY)
+  message(FATAL_ERROR "liburing was not found. Run scripts/setup.sh, which installs liburing-dev.")
+endif()
+add_library(liburing::liburing UNKNOWN IMPORTED)
+set_target_properties(liburing::liburing PROPERTIES
+  IMPORTED_LOCATION "${KAREZ_LIBURING_LIBRARY}"
+  INTERFACE_INCLUDE_DIRECTORIES "${KAREZ_LIBURING_INCLUDE_DIR}")
+
 set(KAREZ_GGML_VERSION 0.25)  # ggml of llama-cpp-python 0.3.36, the one that the tests run against
 
 file(GLOB karez_wheel_prefixes "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages")

@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # packages to build and run Karez; packages for its tests, sanitizers, fuzzers and linters
 run_packages=(g++ cmake ninja-build git util-linux
   libfmt-dev libcli11-dev nlohmann-json3-dev libexpected-dev
-  libboost-dev libssl-dev prometheus-cpp-dev libxxhash-dev)
+  libboost-dev libssl-dev prometheus-cpp-dev libxxhash-dev liburing-dev)
 test_packages=(libgtest-dev libgmock-dev clang-format chromium curl openssl)
 
 with_tests=0
@@ -168,16 +168,16 @@ show_build_progress() {
 # --- clients of the end-to-end tests, in build/e2e-venv -----------------------------------------
 
 install_test_clients() {
-  local requirements=tests/e2e/requirements.txt key python
-  key=$(sha256sum "$requirements" | cut -c1-16)
+  local pins=tests/e2e/requirements.txt key python
+  key=$(sha256sum "$pins" | cut -c1-16)
   if [[ -e "build/e2e-venv/karez-clients-$key" ]]; then return; fi
   python=$(find_python)
   [[ -n "$python" ]] || die "no python3 (3.9 or later) with the venv module was found"
   say "installing the openai package into build/e2e-venv (about half a minute)"
   rm -rf build/e2e-venv
   "$python" -m venv build/e2e-venv >&2 || die "python3 -m venv build/e2e-venv failed"
-  build/e2e-venv/bin/pip install -q --disable-pip-version-check -r "$requirements" < /dev/null >&2 \
-    || die "pip could not install $requirements; is this machine online?"
+  build/e2e-venv/bin/pip install -q --disable-pip-version-check -r "$pins" < /dev/null >&2 \
+    || die "pip could not install $pins; is this machine online?"
   touch "build/e2e-venv/karez-clients-$key"
 }
 

@@ -50,15 +50,15 @@ run_unit() {
 }
 run_optimised() {
   # Of the unit tests only unit_attention: the others were not built.
-  build dev karez_optimised_tests && run dev -E '^unit_[^a]' -j "$jobs"
+  build dev karez_optimised_tests && run dev -E '^(unit_[^a]|property_tier)' -j "$jobs"
 }
 run_asan() {
   build asan karez_fast_tests && run asan -L '^(unit|property)$' -j "$jobs"
 }
 # Only what has threads of its own is built for TSan.
 run_tsan() {
-  build tsan unit_attention unit_engine unit_server \
-    && run tsan -R '^unit_(attention|engine|server)\.' -j "$jobs"
+  build tsan unit_attention unit_kv_tier property_tier unit_engine unit_server \
+    && run tsan -R '^(unit_(attention|kv_tier|engine|server)|property_tier)\.' -j "$jobs"
 }
 check_format() {
   git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror

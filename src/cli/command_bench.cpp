@@ -16,6 +16,7 @@
 #include "cli/bench_progress.h"
 #include "cli/commands.h"
 #include "cli/report.h"
+#include "cli/sparse_flags.h"
 #include "cli/text_file.h"
 #include "engine/bench.h"
 #include "engine/bench_peer.h"
@@ -32,6 +33,8 @@ constexpr std::size_t kMaxPromptBytes = 256 * kMiB;
 struct BenchFlags {
   BenchOptions options;
   std::vector<std::string> kv_types = {"bf16"};
+  std::vector<std::string> kv_modes = {"dense"};
+  SparseFlags sparse;
   std::string kv_fast_bytes;
   std::string compare;
   std::string json_path;
@@ -46,6 +49,22 @@ Expected<BenchOptions> read_flags(const BenchFlags& flags) {
       return fail(type.error());
     }
     options.kv_types.push_back(*type);
+  }
+  const auto has_mode = [&](const char* mode) {
+    return std::find(flags.kv_modes.begin(), flags.kv_modes.end(), mode) != flags.kv_modes.end();
+  };
+  options.dense_mode = has_mode("dense");
+  if (!has_mode("sparse")) {
+    options.token_budgets.clear();
+  }
+  for (const int budget : options.token_budgets) {
+    SparseFlags sparse = flags.sparse;
+    sparse.token_budget = budget;
+    const auto checked = check_sparse_flags(sparse);
+    if (!checked) {
+      return fail(checked.error());
+    }
+    options.sparse = *checked;
   }
   if (!flags.kv_fast_bytes.empty()) {
     const auto bytes = parse_bytes(flags.kv_fast_bytes);
@@ -83,6 +102,12 @@ int run(const BenchFlags& flags) {
   if (!options) {
     return report_error(options.error());
   }
+  if (!flags.json_path.empty()) {
+    // A file that cannot be written must not show only after the measurement.
+    if (auto writable = write_text_file(flags.json_path, ""); !writable) {
+      return report_error(writable.error());
+    }
+  }
   auto line = std::make_unique<BenchProgressLine>();
   const auto report =
       run_bench(*options, [&](std::string_view what, double done) { line->update(what, done); });
@@ -107,6 +132,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   BenchOptions& options = flags->options;
   options.shape.depths = {512, 4096};
   options.shape.concurrencies = {1, 8};
+  options.token_budgets = {2048};
   options.num_threads =
       std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
 
@@ -123,6 +149,15 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, kMaxConcurrency));
   bench->add_option("--cache-type-k", flags->kv_types, "KV types: bf16, f32, q8_0 (-ctk; bf16)")
       ->delimiter(',');
+  bench->add_option("--kv-mode", flags->kv_modes, "dense, sparse; both are paired (dense)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"dense", "sparse"}));
+  bench
+      ->add_option("--token-budget", options.token_budgets,
+                   "Tokens that a row of sparse decode attends to (2048)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxDepth));
+  add_selection_flags(*bench, flags->sparse);
   bench->add_option("-t,--threads", options.num_threads, "Threads (all processors)")
       ->check(CLI::Range(1, kMaxThreads));
   bench

@@ -16,6 +16,7 @@
 #include "cli/stderr_capture.h"
 #include "cli/terminal.h"
 #include "cli/text_file.h"
+#include "engine/attached_key_index.h"
 #include "engine/generator.h"
 #include "kv/kv_cache_manager.h"
 #include "model/ggml_model_runner.h"
@@ -108,7 +109,11 @@ Expected<std::vector<TokenId>> tokenize_prompt(const Tokenizer& tokenizer,
   messages.push_back({"user", prompt});
   auto tokens = tokenizer.tokenize_chat(messages, /*add_generation_prompt=*/true);
   if (!tokens && tokens.error().code() == StatusCode::kUnimplemented) {
-    return fail(tokens.error().code(), tokens.error().message() + "; --raw works without one");
+    const std::string flag = flags.chat_template.empty()
+                                 ? std::string()
+                                 : fmt::format("--chat-template is {}: ", flags.chat_template);
+    return fail(tokens.error().code(),
+                flag + tokens.error().message() + "; --raw works without one");
   }
   return tokens;
 }
@@ -128,7 +133,11 @@ Expected<std::unique_ptr<KVCacheManager>> make_kv(const KVCacheSpec& spec,
                                                   const GenerateOptions& options,
                                                   int context_tokens) {
   if (options.kv_fast_bytes) {
-    return KVCacheManager::create(spec, *options.kv_fast_bytes);
+    auto capped = KVCacheManager::create(spec, *options.kv_fast_bytes);
+    if (!capped) {
+      return fail(capped.error().code(), "--kv-fast-bytes: " + capped.error().message());
+    }
+    return capped;
   }
   auto kv = KVCacheManager::create(
       spec, kv_bytes_for_sequence(spec, context_tokens, options.chunk_tokens));
@@ -215,6 +224,11 @@ Expected<int> generate(const GenerateFlags& typed) {
   runner_options.num_threads = options.threads;
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !flags.no_repack;
+  runner_options.sparse = options.sparse;
+  auto key_index = attach_key_index(**kv, options.sparse);
+  if (!key_index) {
+    return fail(std::move(key_index.error()));
+  }
   auto runner = load_model(flags.model_path, runner_options, [&](double share) {
     loading.update(static_cast<std::int64_t>(share * 1000), 1000);
     return !interrupt.flag();
@@ -238,7 +252,7 @@ Expected<int> generate(const GenerateFlags& typed) {
     }
   };
   callbacks.on_text = [&](std::string_view text) { return answer.write(text); };
-  Generator generator(**runner, **kv, TokenText::of(**tokenizer));
+  Generator generator(**runner, **kv, TokenText::of(**tokenizer), key_index->get());
   auto result = generator.run(*tokens, generator_options, **sampler, callbacks, interrupt.flag());
   prefill.finish();
   answer.end_line();

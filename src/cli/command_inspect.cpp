@@ -50,9 +50,13 @@ Expected<void> inspect(const InspectFlags& flags) {
   if (!report) {
     return fail(report.error());
   }
+  if (!flags.json_path.empty()) {
+    if (auto written = write_text_file(flags.json_path, to_json(*report)); !written) {
+      return written;
+    }
+  }
   fmt::print("{}", to_text(*report));
-  return flags.json_path.empty() ? Expected<void>()
-                                 : write_text_file(flags.json_path, to_json(*report));
+  return {};
 }
 
 }  // namespace

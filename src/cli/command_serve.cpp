@@ -15,6 +15,7 @@
 #include "cli/interrupt.h"
 #include "cli/report.h"
 #include "cli/serve_options.h"
+#include "engine/attached_key_index.h"
 #include "engine/engine.h"
 #include "engine/kv_capacity.h"
 #include "engine/vocabulary.h"
@@ -64,6 +65,21 @@ std::int64_t kv_cap(const KVCacheSpec& spec, const ServeOptions& options, int co
   return std::max(one, std::min(one * contexts, memory_limit_bytes() / 2));
 }
 
+// A template that cannot be used is an error if the user named it; else chats alone are refused.
+Expected<void> check_template(const Tokenizer& tokenizer, const std::string& named) {
+  const std::vector<ChatMessage> probe = {{"user", "x"}};
+  const auto rendered = tokenizer.tokenize_chat(probe, /*add_generation_prompt=*/true);
+  if (rendered || rendered.error().code() != StatusCode::kUnimplemented) {
+    return {};
+  }
+  if (!named.empty()) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--chat-template is {}: {}", named, rendered.error().message()));
+  }
+  report_note("/v1/chat/completions will be refused: " + rendered.error().message());
+  return {};
+}
+
 ModelInfo model_info(const ServeOptions& options, int context_tokens) {
   const std::chrono::seconds now = std::chrono::duration_cast<std::chrono::seconds>(
       std::chrono::system_clock::now().time_since_epoch());
@@ -97,12 +113,15 @@ Expected<int> serve(const ServeFlags& typed) {
   const KVCacheSpec spec = config->kv_cache_spec(options.kv_type);
   auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context));
   if (!kv) {
-    return fail(std::move(kv.error()));
+    return fail(kv.error().code(), "--kv-fast-bytes: " + kv.error().message());
   }
   const std::int64_t cap_bytes = (*kv)->stats().cap_bytes;
   auto tokenizer = Tokenizer::load(options.flags.model_path, options.flags.chat_template);
   if (!tokenizer) {
     return fail(std::move(tokenizer.error()));
+  }
+  if (auto usable = check_template(**tokenizer, options.flags.chat_template); !usable) {
+    return fail(std::move(usable.error()));
   }
   const TokenizerCodec codec(**tokenizer);
   const auto vocabulary = model_vocabulary(**tokenizer, *context);
@@ -115,6 +134,11 @@ Expected<int> serve(const ServeFlags& typed) {
   runner_options.num_threads = options.threads;
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !options.flags.no_repack;
+  runner_options.sparse = options.sparse;
+  auto key_index = attach_key_index(**kv, options.sparse);
+  if (!key_index) {
+    return fail(std::move(key_index.error()));
+  }
   auto runner = load_model(options.flags.model_path, runner_options, [&](double share) {
     (*server)->set_progress(share, "loading weights");
     return !interrupt.flag();
@@ -128,12 +152,17 @@ Expected<int> serve(const ServeFlags& typed) {
 
   EngineOptions engine_options;
   engine_options.scheduler = options.scheduler;
+  if (options.sparse.is_on()) {
+    engine_options.scheduler.max_dense_tokens =
+        options.sparse.token_budget / kBlockSize * kBlockSize;
+  }
   engine_options.context_tokens = *context;
   engine_options.max_queue = static_cast<int>(options.flags.max_queue);
   engine_options.prefix_cache = !options.flags.no_prefix_cache;
   engine_options.kv_identity =
       fmt::format("{}/{}", options.flags.model_path, to_string(options.kv_type));
-  auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary);
+  auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
+                               std::move(*key_index));
   if (!engine) {
     return fail(std::move(engine.error()));
   }

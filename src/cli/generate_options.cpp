@@ -113,6 +113,9 @@ void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
   command.add_flag("--no-repack", flags.no_repack,
                    "Keep the weights in the layout of the file: less memory, slower");
 
+  add_token_budget_flag(command, flags.sparse);
+  add_selection_flags(command, flags.sparse);
+
   const auto number = [&](const std::string& name, auto& value, const std::string& help) {
     command.add_option(name, value, help)->capture_default_str()->type_name("N")->group("Sampling");
   };
@@ -178,6 +181,11 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
     return fail(std::move(kv_type.error()));
   }
   options.kv_type = *kv_type;
+  auto sparse = check_sparse_flags(flags.sparse);
+  if (!sparse) {
+    return fail(std::move(sparse.error()));
+  }
+  options.sparse = *sparse;
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

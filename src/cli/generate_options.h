@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/sparse_flags.h"
 #include "kv/kv_types.h"
 #include "sampling/sampling_params.h"
 
@@ -35,6 +36,7 @@ struct GenerateFlags {
   std::string cache_type_k = "bf16";
   std::string cache_type_v = "bf16";
   bool no_repack = false;
+  SparseFlags sparse;
 
   SamplingParams sampling;
   std::int64_t seed = -1;
@@ -51,6 +53,7 @@ struct GenerateOptions {
   int threads = 1;
   int chunk_tokens = 512;
   KvType kv_type = KvType::kBf16;
+  SparseOptions sparse;
   std::optional<std::int64_t> kv_fast_bytes;
 };
 

@@ -36,7 +36,7 @@ Expected<void> read_keys(ServeFlags& flags) {
   if (!flags.api_key_file.empty()) {
     auto text = read_text_file(flags.api_key_file, kMaxKeyFileBytes);
     if (!text) {
-      return fail(std::move(text.error()));
+      return fail(text.error().code(), "--api-key-file: " + text.error().message());
     }
     std::string_view rest = *text;
     while (!rest.empty()) {
@@ -105,6 +105,8 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   text("--cache-type-v", flags.cache_type_v, "Type of stored values (-ctv), the same", "TYPE",
        model)
       ->capture_default_str();
+  add_token_budget_flag(command, flags.sparse);
+  add_selection_flags(command, flags.sparse);
   command
       .add_flag("--no-repack", flags.no_repack,
                 "Keep the weights in the layout of the file: less memory, slower")
@@ -209,6 +211,11 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     return fail(std::move(kv_type.error()));
   }
   options.kv_type = *kv_type;
+  auto sparse = check_sparse_flags(flags.sparse);
+  if (!sparse) {
+    return fail(std::move(sparse.error()));
+  }
+  options.sparse = *sparse;
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

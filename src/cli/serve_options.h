@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/sparse_flags.h"
 #include "kv/kv_types.h"
 #include "sched/scheduler_options.h"
 #include "server/server.h"
@@ -29,6 +30,7 @@ struct ServeFlags {
   std::string cache_type_k = "bf16";
   std::string cache_type_v = "bf16";
   bool no_repack = false;
+  SparseFlags sparse;
 
   std::int64_t max_num_seqs = 64;
   std::int64_t max_num_batched_tokens = 512;
@@ -57,6 +59,7 @@ struct ServeOptions {
   ServeFlags flags;
   int threads = 1;
   KvType kv_type = KvType::kBf16;
+  SparseOptions sparse;
   std::optional<std::int64_t> kv_fast_bytes;
   SchedulerOptions scheduler;
   ServerOptions server;

@@ -14,6 +14,7 @@
 
 #include "attention/memory_bandwidth.h"
 #include "base/bytes.h"
+#include "engine/attached_key_index.h"
 #include "engine/bench_engine.h"
 #include "engine/bench_peer.h"
 #include "kv/kv_cache_manager.h"
@@ -222,9 +223,22 @@ class Bench {
     return {};
   }
 
-  Expected<void> run_type(KvType type) {
-    const auto runner =
-        load_model(options_.model_path, {.num_threads = options_.num_threads, .kv_type = type});
+  // One of our engines with what it needs.
+  struct Mode {
+    std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<KVCacheManager> kv;
+    std::unique_ptr<KeyIndex> key_index;
+    std::unique_ptr<BenchEngine> engine;
+    BenchRun labels;
+  };
+
+  // token_budget: 0 is dense decode.
+  Expected<Mode> load_mode(KvType type, int token_budget) {
+    SparseOptions sparse = options_.sparse;
+    sparse.token_budget = token_budget;
+    auto runner =
+        load_model(options_.model_path,
+                   {.num_threads = options_.num_threads, .kv_type = type, .sparse = sparse});
     if (!runner) {
       return fail(runner.error());
     }
@@ -234,30 +248,54 @@ class Bench {
     if (!cap) {
       return fail(cap.error());
     }
-    const auto kv = KVCacheManager::create(spec, *cap);
+    auto kv = KVCacheManager::create(spec, *cap);
     if (!kv) {
       return fail(kv.error());
     }
+    auto key_index = attach_key_index(**kv, sparse);
+    if (!key_index) {
+      return fail(key_index.error());
+    }
+    Mode mode;
+    mode.labels.engine = "karez";
+    mode.labels.model = file_name(options_.model_path);
+    mode.labels.kv_mode = token_budget == 0 ? "dense" : "sparse";
+    mode.labels.token_budget = token_budget;
+    mode.labels.kv_type = to_string(type);
+    mode.labels.threads = options_.num_threads;
+    mode.labels.kv_fast_bytes = (*kv)->stats().cap_bytes;
+    mode.labels.weight_read_bytes = config.weight_bytes;
+    mode.engine = make_karez_bench_engine(**runner, **kv, key_index->get(), options_.step_tokens);
+    mode.runner = std::move(*runner);
+    mode.kv = std::move(*kv);
+    mode.key_index = std::move(*key_index);
+    return mode;
+  }
 
-    const auto engine = make_karez_bench_engine(**runner, **kv, options_.step_tokens);
-    std::vector<BenchSubject> subjects(1);
-    subjects[0].engine = engine.get();
-    BenchRun& labels = subjects[0].labels;
-    labels.engine = "karez";
-    labels.model = file_name(options_.model_path);
-    labels.kv_type = to_string(type);
-    labels.threads = options_.num_threads;
-    labels.kv_fast_bytes = (*kv)->stats().cap_bytes;
-    labels.weight_read_bytes = config.weight_bytes;
-
+  Expected<void> run_type(KvType type) {
+    std::vector<int> budgets = options_.token_budgets;
+    if (options_.dense_mode) {
+      budgets.insert(budgets.begin(), 0);
+    }
+    std::vector<Mode> modes;
+    std::vector<BenchSubject> subjects;
+    for (const int budget : budgets) {
+      auto mode = load_mode(type, budget);
+      if (!mode) {
+        return fail(mode.error());
+      }
+      subjects.push_back({.engine = mode->engine.get(), .labels = mode->labels});
+      modes.push_back(std::move(*mode));
+    }
     std::unique_ptr<BenchEngine> peer;
     if (peer_ != nullptr) {
       peer = make_llama_bench_engine(*peer_, peer_settings_.step_tokens);
+      BenchRun labels;
+      labels.engine = "llama.cpp";
+      labels.model = file_name(options_.model_path);
+      labels.kv_type = peer_settings_.kv_type();
+      labels.threads = options_.num_threads;
       subjects.push_back({.engine = peer.get(), .labels = labels});
-      subjects[1].labels.engine = "llama.cpp";
-      subjects[1].labels.kv_type = peer_settings_.kv_type();
-      subjects[1].labels.kv_fast_bytes = 0;
-      subjects[1].labels.weight_read_bytes = 0;
     }
     const auto probe = [this] { return measure_read_bandwidth(options_.num_threads); };
     auto runs = measure(subjects, options_.shape, tokens_, probe, progress_);

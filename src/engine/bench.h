@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/sparse_rows.h"
 #include "engine/bench_measure.h"
 #include "kv/kv_types.h"
 
@@ -17,6 +18,9 @@ struct BenchOptions {
   std::string model_path;
   BenchShape shape;
   std::vector<KvType> kv_types = {KvType::kBf16};
+  bool dense_mode = true;          // measure dense decode
+  std::vector<int> token_budgets;  // and sparse decode at each of these
+  SparseOptions sparse;            // of sparse decode, but for the budget
   int num_threads = 1;
   int step_tokens = 512;           // tokens of a prompt computed at once
   std::int64_t kv_fast_bytes = 0;  // cap of the KV store; 0: what the run needs

@@ -20,6 +20,7 @@
 namespace karez {
 
 class KVCacheManager;
+class KeyIndex;
 
 // One measured decode: seconds of all its steps, and where they went if the engine tells.
 struct BenchDecode {
@@ -44,9 +45,10 @@ class BenchEngine {
   virtual void clear() = 0;
 };
 
-// `runner` and `kv` must outlive the engine; kv needs room for 1 + the copies.
+// All must outlive the engine; kv needs room for 1 + the copies. key_index: from
+// attach_key_index(), or null; with one, decoded rows are sparse.
 std::unique_ptr<BenchEngine> make_karez_bench_engine(ModelRunner& runner, KVCacheManager& kv,
-                                                     int step_tokens);
+                                                     KeyIndex* key_index, int step_tokens);
 // `reference` must outlive the engine. The base is the first copy.
 std::unique_ptr<BenchEngine> make_llama_bench_engine(LlamaReference& reference, int step_tokens);
 

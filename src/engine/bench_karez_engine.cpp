@@ -22,8 +22,12 @@ Status no_room(const KVCacheManager& kv, std::string_view what) {
 
 class KarezBenchEngine final : public BenchEngine {
  public:
-  KarezBenchEngine(ModelRunner& runner, KVCacheManager& kv, int step_tokens)
-      : runner_(runner), kv_(kv), step_tokens_(step_tokens), base_(kv.open()) {}
+  KarezBenchEngine(ModelRunner& runner, KVCacheManager& kv, KeyIndex* key_index, int step_tokens)
+      : runner_(runner),
+        kv_(kv),
+        key_index_(key_index),
+        step_tokens_(step_tokens),
+        base_(kv.open()) {}
   KarezBenchEngine(const KarezBenchEngine&) = delete;
   KarezBenchEngine& operator=(const KarezBenchEngine&) = delete;
   ~KarezBenchEngine() override {
@@ -35,7 +39,7 @@ class KarezBenchEngine final : public BenchEngine {
     const auto start = std::chrono::steady_clock::now();
     while (!tokens.empty()) {
       const std::size_t step = std::min(tokens.size(), static_cast<std::size_t>(step_tokens_));
-      batch_ = {};
+      start_batch();
       batch_.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(step));
       tokens = tokens.subspan(step);
       if (!append_rows(base_, static_cast<int>(step))) {
@@ -70,7 +74,7 @@ class KarezBenchEngine final : public BenchEngine {
     const auto start = std::chrono::steady_clock::now();
     BenchDecode result;
     for (; !tokens.empty(); tokens = tokens.subspan(copies_.size())) {
-      batch_ = {};
+      start_batch();
       batch_.tokens.assign(tokens.begin(),
                            tokens.begin() + static_cast<std::ptrdiff_t>(copies_.size()));
       for (const SequenceId copy : copies_) {
@@ -107,6 +111,11 @@ class KarezBenchEngine final : public BenchEngine {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
+  void start_batch() {
+    batch_ = {};
+    batch_.key_index = key_index_;
+  }
+
   // Makes room for the sequence's next rows and enters them into the batch.
   bool append_rows(SequenceId sequence, int num_rows) {
     SequenceRows rows;
@@ -118,6 +127,9 @@ class KarezBenchEngine final : public BenchEngine {
     if (!kv_.extend(sequence, num_rows)) {
       return false;
     }
+    if (key_index_ != nullptr && sequence != base_) {
+      rows.first_sparse_position = kv_.num_tokens(base_);
+    }
     for (std::size_t group = 0; group < kv_.layer_groups().size(); ++group) {
       rows.tables.push_back(kv_.table(sequence, static_cast<int>(group)));
     }
@@ -126,7 +138,7 @@ class KarezBenchEngine final : public BenchEngine {
   }
 
   Expected<void> add_copy() {
-    const std::optional<SequenceId> copy = copy_sequence(kv_, base_, step_tokens_);
+    const std::optional<SequenceId> copy = copy_sequence(kv_, base_, step_tokens_, key_index_);
     if (!copy) {
       return fail(no_room(kv_, "a copy of the prompt"));
     }
@@ -146,6 +158,7 @@ class KarezBenchEngine final : public BenchEngine {
 
   ModelRunner& runner_;
   KVCacheManager& kv_;
+  KeyIndex* key_index_;
   int step_tokens_;
   SequenceId base_;
   std::vector<SequenceId> copies_;
@@ -155,8 +168,8 @@ class KarezBenchEngine final : public BenchEngine {
 }  // namespace
 
 std::unique_ptr<BenchEngine> make_karez_bench_engine(ModelRunner& runner, KVCacheManager& kv,
-                                                     int step_tokens) {
-  return std::make_unique<KarezBenchEngine>(runner, kv, step_tokens);
+                                                     KeyIndex* key_index, int step_tokens) {
+  return std::make_unique<KarezBenchEngine>(runner, kv, key_index, step_tokens);
 }
 
 }  // namespace karez

@@ -35,6 +35,8 @@ BenchStepMs step_ms(const BenchDecode& decode) {
   if (decode.times.steps > 0) {
     ms.dense = decode.times.dense * to_ms;
     ms.attention = decode.times.attention * to_ms;
+    ms.select = decode.times.select * to_ms;
+    ms.attend = decode.times.attend * to_ms;
     ms.other = ms.total - *ms.dense - *ms.attention;
   }
   return ms;
@@ -177,7 +179,9 @@ class Measurement {
       run.step_ms = step_ms(middle->decode);
       if (middle->decode.times.steps > 0) {
         run.read_bandwidth_bytes_per_second = middle->bandwidth_bytes_per_second;
-        run.kv_read_bytes = middle->decode.times.attention_read_bytes / middle->decode.times.steps;
+        run.kv_read_bytes =
+            (middle->decode.times.attention_read_bytes + middle->decode.times.index_read_bytes) /
+            middle->decode.times.steps;
       }
     }
     runs_.push_back(std::move(run));
@@ -242,13 +246,19 @@ void derive_figures(std::vector<BenchRun>& runs) {
       }
     }
   }
-  for (std::size_t i = 0; i + 1 < runs.size(); ++i) {
-    BenchRun& ours = runs[i];
-    const BenchRun& theirs = runs[i + 1];
-    if (ours.engine == "karez" && theirs.engine == "llama.cpp" && ours.depth == theirs.depth &&
-        ours.concurrency == theirs.concurrency) {
-      ours.prefill_ratio = ours.prefill_tokens_per_second / theirs.prefill_tokens_per_second;
-      ours.decode_ratio = ours.decode_tokens_per_second / theirs.decode_tokens_per_second;
+  for (BenchRun& ours : runs) {
+    for (const BenchRun& other : runs) {
+      if (ours.engine != "karez" || other.depth != ours.depth ||
+          other.concurrency != ours.concurrency) {
+        continue;
+      }
+      const double ratio = ours.decode_tokens_per_second / other.decode_tokens_per_second;
+      if (other.engine == "llama.cpp") {
+        ours.prefill_ratio = ours.prefill_tokens_per_second / other.prefill_tokens_per_second;
+        ours.decode_ratio = ratio;
+      } else if (ours.kv_mode == "sparse" && other.kv_mode == "dense") {
+        ours.decode_over_dense = ratio;
+      }
     }
   }
 }

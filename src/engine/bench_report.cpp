@@ -20,6 +20,7 @@ nlohmann::json run_to_json(const BenchRun& run) {
       {"engine", run.engine},
       {"model", run.model},
       {"kv_mode", run.kv_mode},
+      {"token_budget", run.token_budget},
       {"kv_type", run.kv_type},
       {"depth", run.depth},
       {"concurrency", run.concurrency},
@@ -30,6 +31,8 @@ nlohmann::json run_to_json(const BenchRun& run) {
        {{"total", run.step_ms.total},
         {"dense", or_null(run.step_ms.dense)},
         {"attention", or_null(run.step_ms.attention)},
+        {"select", or_null(run.step_ms.select)},
+        {"attend", or_null(run.step_ms.attend)},
         {"other", or_null(run.step_ms.other)}}},
       {"kv_fast_bytes", run.kv_fast_bytes},
       {"prefill_repetitions", run.prefill_repetitions},
@@ -41,6 +44,9 @@ nlohmann::json run_to_json(const BenchRun& run) {
     json["weight_read_bytes_per_step"] = run.weight_read_bytes;
     json["bandwidth_share"] = or_null(run.bandwidth_share);
     json["attention_over_floor"] = or_null(run.attention_over_floor);
+  }
+  if (run.decode_over_dense) {
+    json["decode_over_dense"] = *run.decode_over_dense;
   }
   if (run.decode_ratio) {
     json["prefill_ratio"] = or_null(run.prefill_ratio);
@@ -56,8 +62,9 @@ std::string cell(const std::optional<double>& value, int precision, std::string_
 std::string bytes_cell(std::int64_t bytes) { return bytes > 0 ? format_bytes(bytes) : "-"; }
 
 constexpr std::string_view kRowFormat =
-    "{:<10} {:<9} {:>6} {:>5} | {:>9} {:>6} | {:>9} {:>6} | {:>8} {:>8} {:>8} {:>7} | {:>10} {:>6} "
-    "{:>6}\n";
+    "{:<10} {:<9} {:>6} {:>6} {:>5} | {:>9} {:>6} | {:>9} {:>6} {:>6} | {:>8} {:>8} {:>8} {:>8} "
+    "{:>7} "
+    "| {:>10} {:>6} {:>6}\n";
 
 }  // namespace
 
@@ -110,26 +117,31 @@ std::string to_table(const BenchReport& report) {
     fmt::format_to(out, "llama.cpp runs with {}\n", report.peer_settings);
   }
   fmt::format_to(out, "\n");
-  fmt::format_to(out, fmt::runtime(kRowFormat), "engine", "kv", "depth", "seqs", "prefill/s",
-                 "ratio", "decode/s", "ratio", "step ms", "dense", "attn", "other", "KV read", "bw",
-                 "attn/x");
+  fmt::format_to(out, fmt::runtime(kRowFormat), "engine", "kv", "budget", "depth", "seqs",
+                 "prefill/s", "ratio", "decode/s", "ratio", "/dense", "step ms", "dense", "attn",
+                 "select", "other", "KV read", "bw", "attn/x");
   for (const BenchRun& run : report.runs) {
     std::optional<double> share_percent;
     if (run.bandwidth_share) {
       share_percent = *run.bandwidth_share * 100;
     }
     fmt::format_to(
-        out, fmt::runtime(kRowFormat), run.engine, run.kv_type, run.depth, run.concurrency,
+        out, fmt::runtime(kRowFormat), run.engine, run.kv_type,
+        run.token_budget > 0 ? std::to_string(run.token_budget) : "-", run.depth, run.concurrency,
         fmt::format("{:.1f}", run.prefill_tokens_per_second), cell(run.prefill_ratio, 2, "x"),
         fmt::format("{:.1f}", run.decode_tokens_per_second), cell(run.decode_ratio, 2, "x"),
-        fmt::format("{:.2f}", run.step_ms.total), cell(run.step_ms.dense, 2),
-        cell(run.step_ms.attention, 2), cell(run.step_ms.other, 2), bytes_cell(run.kv_read_bytes),
-        cell(share_percent, 0, "%"), cell(run.attention_over_floor, 2));
+        cell(run.decode_over_dense, 2, "x"), fmt::format("{:.2f}", run.step_ms.total),
+        cell(run.step_ms.dense, 2), cell(run.step_ms.attention, 2), cell(run.step_ms.select, 2),
+        cell(run.step_ms.other, 2), bytes_cell(run.kv_read_bytes), cell(share_percent, 0, "%"),
+        cell(run.attention_over_floor, 2));
   }
   fmt::format_to(
       out,
       "\nprefill/s and decode/s: tokens per second, medians; decode of all sequences together.\n"
-      "KV read: keys and values of a step. bw: share of the bandwidth that a step's KV and weights "
+      "budget: tokens that a row of sparse decode attends to, /dense: its speed over our dense "
+      "decode; "
+      "select is part of attn.\nKV read: keys, values and index of a step. bw: share of the "
+      "bandwidth that a step's KV and weights "
       "take.\nattn/x: attention time as a multiple of the time to read the KV at that "
       "bandwidth.\n");
   return text;

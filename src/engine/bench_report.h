@@ -17,7 +17,9 @@ struct BenchStepMs {
   double total = 0;
   // Absent where the engine does not tell.
   std::optional<double> dense;
-  std::optional<double> attention;
+  std::optional<double> attention;  // with select and attend
+  std::optional<double> select;
+  std::optional<double> attend;
   std::optional<double> other;
 };
 
@@ -25,7 +27,8 @@ struct BenchStepMs {
 struct BenchRun {
   std::string engine;             // "karez" or "llama.cpp"
   std::string model;              // file name
-  std::string kv_mode = "dense";  // every key and value is read
+  std::string kv_mode = "dense";  // every key and value is read; "sparse": those selected
+  int token_budget = 0;           // of sparse decode
   std::string kv_type;            // "bf16"; of llama.cpp the K and the V type: "q8_0/f16"
   int depth = 0;                  // tokens in each sequence before the first measured step
   int concurrency = 0;
@@ -40,12 +43,13 @@ struct BenchRun {
 
   // karez only
   double read_bandwidth_bytes_per_second = 0;  // of the machine, beside the median repetition
-  std::int64_t kv_read_bytes = 0;              // a step, keys and values once per sequence
+  std::int64_t kv_read_bytes = 0;              // a step, keys, values, index once per sequence
   std::int64_t weight_read_bytes = 0;          // a step, all weights once
   std::optional<double> bandwidth_share;       // bytes of a step / its time / machine's bandwidth
   std::optional<double> attention_over_floor;  // attention / time to read the KV at that bandwidth
   std::optional<double> prefill_ratio;         // to the paired run of the other engine; > 1: faster
   std::optional<double> decode_ratio;
+  std::optional<double> decode_over_dense;  // sparse only: to our dense decode of the same run
 };
 
 struct BenchPeerCandidate {

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "attention/key_index.h"
 #include "base/status.h"
 #include "engine/engine_client.h"
 #include "engine/engine_loop.h"
@@ -45,12 +46,14 @@ struct EngineOptions {
 
 class Engine final : public EngineClient {
  public:
-  // Starts the thread. The vocabulary must outlive the engine.
+  // Starts the thread. The vocabulary must outlive the engine. key_index: from attach_key_index(),
+  // for a runner with sparse attention; else null.
   // Fails: as EngineOptions::validate().
   static Expected<std::unique_ptr<Engine>> create(const EngineOptions& options,
                                                   std::unique_ptr<ModelRunner> runner,
                                                   std::unique_ptr<KVCacheManager> kv,
-                                                  const Vocabulary& vocabulary);
+                                                  const Vocabulary& vocabulary,
+                                                  std::unique_ptr<KeyIndex> key_index = nullptr);
   // Cancels what still runs.
   ~Engine() override;
 
@@ -65,13 +68,15 @@ class Engine final : public EngineClient {
 
  private:
   Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
-         std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary);
+         std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
+         std::unique_ptr<KeyIndex> key_index);
   void run();
 
   const EngineOptions options_;
   const Vocabulary& vocabulary_;
   const RequestLimits limits_;
-  std::unique_ptr<ModelRunner> runner_;  // the engine thread's, as the two below
+  std::unique_ptr<ModelRunner> runner_;  // the engine thread's, as the three below
+  std::unique_ptr<KeyIndex> key_index_;
   std::unique_ptr<KVCacheManager> kv_;
   EngineLoop loop_;
 

@@ -7,11 +7,12 @@
 
 namespace karez {
 
-EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv,
+EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
                        std::unique_ptr<PrefixCache> prefix_cache, const SchedulerOptions& options,
                        std::function<double()> clock)
     : runner_(runner),
       kv_(kv),
+      key_index_(key_index),
       prefix_cache_(std::move(prefix_cache)),
       scheduler_(kv, prefix_cache_.get(), options),
       clock_(std::move(clock)) {}
@@ -61,7 +62,7 @@ void EngineLoop::compute() {
     scheduler_.update(plan, {});
     return;
   }
-  const ForwardBatch batch = make_batch(plan, kv_);
+  const ForwardBatch batch = make_batch(plan, kv_, key_index_);
   const double forward_start = clock_();
   const auto logits = runner_.forward(batch, kv_);
   totals_.forward_seconds += clock_() - forward_start;

@@ -30,9 +30,11 @@ class EngineLoop {
     double submitted_seconds = 0;
   };
 
-  // All must outlive it. prefix_cache: null turns sharing off. clock: seconds.
-  EngineLoop(ModelRunner& runner, KVCacheManager& kv, std::unique_ptr<PrefixCache> prefix_cache,
-             const SchedulerOptions& options, std::function<double()> clock);
+  // All must outlive it. key_index: of kv's blocks; null: the runner has no sparse attention.
+  // prefix_cache: null turns sharing off. clock: seconds.
+  EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
+             std::unique_ptr<PrefixCache> prefix_cache, const SchedulerOptions& options,
+             std::function<double()> clock);
 
   void add(Submission submission);
   // Ends all its choices with kCancelled. Unknown ids are ignored.
@@ -69,6 +71,7 @@ class EngineLoop {
 
   ModelRunner& runner_;
   KVCacheManager& kv_;
+  const KeyIndex* key_index_;
   std::unique_ptr<PrefixCache> prefix_cache_;
   Scheduler scheduler_;
   std::function<double()> clock_;

@@ -38,10 +38,12 @@ class OpenSequence {
 
 // Runs tokens that extend() has made room for. Logits of the last one if wanted.
 Expected<std::span<const float>> forward(ModelRunner& runner, KVCacheManager& kv,
+                                         const KeyIndex* key_index, int prompt_tokens,
                                          SequenceId sequence, std::span<const TokenId> tokens,
                                          bool want_logits) {
   const BlockPin pin = kv.pin(sequence);
   ForwardBatch batch;
+  batch.key_index = key_index;
   batch.tokens.assign(tokens.begin(), tokens.end());
   SequenceRows rows;
   for (std::size_t group = 0; group < kv.layer_groups().size(); ++group) {
@@ -49,6 +51,9 @@ Expected<std::span<const float>> forward(ModelRunner& runner, KVCacheManager& kv
   }
   rows.num_rows = static_cast<int>(tokens.size());
   rows.first_position = kv.num_tokens(sequence) - rows.num_rows;
+  if (key_index != nullptr) {
+    rows.first_sparse_position = prompt_tokens;
+  }
   batch.sequences.push_back(std::move(rows));
   if (want_logits) {
     batch.output_rows.push_back(static_cast<int>(tokens.size()) - 1);
@@ -144,8 +149,9 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
   return {};
 }
 
-Generator::Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text)
-    : runner_(runner), kv_(kv), text_(std::move(text)) {}
+Generator::Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text,
+                     const KeyIndex* key_index)
+    : runner_(runner), kv_(kv), text_(std::move(text)), key_index_(key_index) {}
 
 Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
                                           const GeneratorOptions& options, Sampler& sampler,
@@ -179,8 +185,8 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     }
     const auto chunk = prompt.subspan(static_cast<std::size_t>(result.prompt_tokens),
                                       static_cast<std::size_t>(count));
-    auto output =
-        forward(runner_, kv_, sequence.id(), chunk, result.prompt_tokens + count == prompt_tokens);
+    auto output = forward(runner_, kv_, key_index_, prompt_tokens, sequence.id(), chunk,
+                          result.prompt_tokens + count == prompt_tokens);
     if (!output) {
       return fail(std::move(output.error()));
     }
@@ -224,7 +230,8 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     if (result.generated_tokens == limit || !kv_.extend(sequence.id(), 1)) {
       return end_text(FinishReason::kLength);
     }
-    auto output = forward(runner_, kv_, sequence.id(), {&*token, 1}, /*want_logits=*/true);
+    auto output = forward(runner_, kv_, key_index_, prompt_tokens, sequence.id(), {&*token, 1},
+                          /*want_logits=*/true);
     if (!output) {
       return fail(std::move(output.error()));
     }

@@ -74,8 +74,10 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
 
 class Generator {
  public:
-  // All must outlive the generator.
-  Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text);
+  // All must outlive the generator. key_index: as of Engine::create(); the answer's rows are sparse
+  // with one.
+  Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text,
+            const KeyIndex* key_index = nullptr);
 
   // Ends with kLength when max_tokens, the context or the KV cap is reached. The runner's step
   // times afterwards are those of the answer's steps, without the prompt's.
@@ -88,6 +90,7 @@ class Generator {
   ModelRunner& runner_;
   KVCacheManager& kv_;
   TokenText text_;
+  const KeyIndex* key_index_;
 };
 
 }  // namespace karez

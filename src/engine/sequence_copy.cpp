@@ -21,7 +21,8 @@ void copy_layer(const KVCacheManager& kv, int layer, BlockTableView from, BlockT
 
 }  // namespace
 
-std::optional<SequenceId> copy_sequence(KVCacheManager& kv, SequenceId source, int step_tokens) {
+std::optional<SequenceId> copy_sequence(KVCacheManager& kv, SequenceId source, int step_tokens,
+                                        KeyIndex* key_index) {
   const SequenceId copy = kv.open();
   int rest = kv.num_tokens(source);
   while (rest > 0) {
@@ -35,6 +36,15 @@ std::optional<SequenceId> copy_sequence(KVCacheManager& kv, SequenceId source, i
   for (int layer = 0; layer < kv.spec().num_layers; ++layer) {
     const int group = kv.group_of_layer(layer);
     copy_layer(kv, layer, kv.table(source, group), kv.table(copy, group));
+  }
+  for (std::size_t group = 0; key_index != nullptr && group < kv.layer_groups().size(); ++group) {
+    const BlockTableView from = kv.table(source, static_cast<int>(group));
+    const BlockTableView to = kv.table(copy, static_cast<int>(group));
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      if (!from[i].is_none() && !to[i].is_none()) {
+        key_index->copy_block(from[i], to[i]);
+      }
+    }
   }
   return copy;
 }

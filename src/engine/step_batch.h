@@ -9,8 +9,9 @@
 
 namespace karez {
 
-// The plan's sequences in their order; one output row for each with wants_logits.
+// The plan's sequences in their order; one output row for each with wants_logits. Rows behind the
+// prompt are sparse where sparse attention is on. key_index: of kv's blocks, or null.
 // The views are valid until the next change of kv.
-ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv);
+ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const KeyIndex* key_index);
 
 }  // namespace karez

@@ -67,6 +67,9 @@ bool KVCacheManager::extend(SequenceId sequence, int num_tokens) {
                 "fewer slots are available than were counted");
     if (growth.copies_last_block) {
       blocks.copy(old_last, table[first]);
+      if (impl_->on_copy) {
+        impl_->on_copy(old_last, table[first]);
+      }
       blocks.drop_reference(old_last);
       ++impl_->copies;
     }

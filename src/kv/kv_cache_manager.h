@@ -100,6 +100,9 @@ class KVCacheManager {
   // Called from inside extend() with each idle block whose slots are taken; it is not cached any
   // more. Must not call the manager. At most one at a time; empty: none.
   void on_evict(std::function<void(BlockId)> callback);
+  // Called from inside extend() with each block that is copied on write, so that what others keep
+  // beside blocks (a key index) is copied too. Must not call the manager. At most one; empty: none.
+  void on_copy(std::function<void(BlockId from, BlockId to)> callback);
   // A new sequence of num_tokens (whole blocks) over cached blocks. Takes no slots from others.
   // tables: [num_layer_groups][num_tokens / 16]; entries that no later row reads (sliding windows)
   // are ignored. Requires: all others are cached.

@@ -52,6 +52,7 @@ struct KVCacheManager::Impl {
   std::unordered_map<SequenceId, CachedSequence> sequences;
   std::uint32_t next_sequence = 0;
   std::int64_t copies = 0;
+  std::function<void(BlockId from, BlockId to)> on_copy;
 };
 
 }  // namespace karez

@@ -15,6 +15,10 @@ void KVCacheManager::uncache(BlockId block) { impl_->blocks.uncache(block); }
 
 bool KVCacheManager::is_cached(BlockId block) const { return impl_->blocks.is_cached(block); }
 
+void KVCacheManager::on_copy(std::function<void(BlockId from, BlockId to)> callback) {
+  impl_->on_copy = std::move(callback);
+}
+
 void KVCacheManager::on_evict(std::function<void(BlockId)> callback) {
   impl_->blocks.on_evict(std::move(callback));
 }

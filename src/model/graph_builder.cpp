@@ -108,11 +108,13 @@ GraphBuilder::Projections GraphBuilder::project(int layer, ggml_tensor* x) {
 
 ggml_tensor* GraphBuilder::attention(int layer, ggml_tensor* x) {
   const Projections p = project(layer, x);
-  // Before the keys are stored, so that it does not count as attention.
-  ggml_build_forward_expand(graph_, p.q);
+  const bool ends_here = is_last(layer) && !has_outputs_;
+  if (!ends_here) {
+    ggml_build_forward_expand(graph_, p.q);  // before store(), so as not to count as attention
+  }
   ggml_tensor* stored = attention_.store(context_, layer, p.k, p.v);
   ggml_build_forward_expand(graph_, stored);
-  if (is_last(layer) && !has_outputs_) {
+  if (ends_here) {
     return nullptr;
   }
   ggml_tensor* ready =

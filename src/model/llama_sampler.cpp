@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <exception>
 #include <limits>
 #include <utility>
@@ -20,6 +21,18 @@ namespace karez {
 namespace {
 
 constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+
+// libllama keeps every way in which an ambiguous grammar can go on, and they can double with each
+// character. Looking at one token costs time for each of them; a grammar within
+// check_grammar_cost()'s limits begins with less than a hundredth of this.
+constexpr double kMaxGrammarSeconds = 0.02;
+
+// Of this thread, so that a busy machine is no reason to end an answer.
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
 
 struct SamplerDeleter {
   void operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
@@ -72,7 +85,13 @@ class LlamaSampler final : public Sampler {
  private:
   Expected<std::int32_t> sample_with_chain(std::span<const float> logits) {
     std::int32_t token = draw(logits, /*under_grammar=*/false);
-    if (grammar_ != nullptr && !grammar_allows(token)) {
+    const double start = grammar_ != nullptr ? cpu_seconds() : 0;
+    const bool allowed = grammar_ == nullptr || grammar_allows(token);
+    if (grammar_ != nullptr && cpu_seconds() - start > kMaxGrammarSeconds) {
+      return fail(StatusCode::kInvalidArgument,
+                  "the grammar is too ambiguous: there are too many ways in which it can go on");
+    }
+    if (!allowed) {
       token = draw(logits, /*under_grammar=*/true);
       // Checked again: with nothing allowed the chain still picks something, and the grammar
       // aborts the process when it is fed what it forbids.

@@ -46,6 +46,7 @@ constexpr std::size_t kExtraTensors = 64;
 
 // Memory beyond the weights themselves is meant to stay small, whatever the model.
 constexpr std::size_t kMaxWideningBytes = 48 << 20;
+static_assert(kGgufQ5_0 == GGML_TYPE_Q5_0 && kGgufQ8_0 == GGML_TYPE_Q8_0);
 
 std::int64_t num_elements(const GgufTensor& tensor) {
   std::int64_t count = 1;
@@ -57,14 +58,13 @@ std::int64_t num_elements(const GgufTensor& tensor) {
 
 // The source's numbers as the tensor's type, behind `out`.
 void append(const GgufTensor& source, ggml_type type, std::vector<std::byte>& out) {
-  const auto source_type = static_cast<ggml_type>(source.type);
-  if (source_type == type) {
+  if (static_cast<ggml_type>(source.type) == type) {
     out.insert(out.end(), source.data.begin(), source.data.end());
     return;
   }
   const std::size_t used = out.size();
   out.resize(used + ggml_row_size(type, num_elements(source)));
-  widen(source_type, source.data, num_elements(source), out.data() + used);
+  widen(source.type, source.data, num_elements(source), out.data() + used);
 }
 
 }  // namespace
@@ -241,18 +241,22 @@ ggml_tensor* WeightStore::map_tensor(const GgufTensor& source, std::int64_t colu
 
 ggml_type WeightStore::product_type(const GgufTensor& source) {
   const auto type = static_cast<ggml_type>(source.type);
-  const std::optional<ggml_type> wider = widened_type(type);
-  if (!wider || source.shape.size() < 2 ||
-      fast_buffer_type(type, source.shape[0], source.shape[1]) != nullptr ||
-      fast_buffer_type(*wider, source.shape[0], source.shape[1]) == nullptr) {
+  const std::optional<std::uint32_t> wider_type = widened_type(source.type);
+  if (!wider_type) {
     return type;
   }
-  const std::size_t extra = ggml_row_size(*wider, num_elements(source)) - source.data.size();
+  const auto wider = static_cast<ggml_type>(*wider_type);
+  if (source.shape.size() < 2 ||
+      fast_buffer_type(type, source.shape[0], source.shape[1]) != nullptr ||
+      fast_buffer_type(wider, source.shape[0], source.shape[1]) == nullptr) {
+    return type;
+  }
+  const std::size_t extra = ggml_row_size(wider, num_elements(source)) - source.data.size();
   if (extra > widening_bytes_left_) {
     return type;
   }
   widening_bytes_left_ -= extra;
-  return *wider;
+  return wider;
 }
 
 Expected<ggml_tensor*> WeightStore::add_matrix(std::vector<const GgufTensor*> sources,

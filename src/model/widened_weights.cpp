@@ -40,13 +40,13 @@ Q8Block widened(const Q5Block& block) {
 
 }  // namespace
 
-std::optional<ggml_type> widened_type(ggml_type type) {
-  return type == GGML_TYPE_Q5_0 ? std::optional(GGML_TYPE_Q8_0) : std::nullopt;
+std::optional<std::uint32_t> widened_type(std::uint32_t type) {
+  return type == kGgufQ5_0 ? std::optional(kGgufQ8_0) : std::nullopt;
 }
 
-void widen(ggml_type type, std::span<const std::byte> from, std::int64_t num_elements,
+void widen(std::uint32_t type, std::span<const std::byte> from, std::int64_t num_elements,
            std::byte* to) {
-  KAREZ_CHECK(type == GGML_TYPE_Q5_0, "the only type with a wider one");
+  KAREZ_CHECK(type == kGgufQ5_0, "the only type with a wider one");
   const auto num_blocks = static_cast<std::size_t>(num_elements / kBlockElements);
   for (std::size_t i = 0; i < num_blocks; ++i) {
     Q5Block block;

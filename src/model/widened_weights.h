@@ -6,8 +6,6 @@
 // Thread: pure functions.
 #pragma once
 
-#include <ggml.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -15,12 +13,16 @@
 
 namespace karez {
 
+// Types as GGUF files number them.
+inline constexpr std::uint32_t kGgufQ5_0 = 6;
+inline constexpr std::uint32_t kGgufQ8_0 = 8;
+
 // The wider type that holds all values of `type`; none for most types.
-std::optional<ggml_type> widened_type(ggml_type type);
+std::optional<std::uint32_t> widened_type(std::uint32_t type);
 
 // Requires: widened_type(type) is set; from holds num_elements of `type`, a multiple of 32; `to`
 // has room for as many of the wider type. They do not overlap.
-void widen(ggml_type type, std::span<const std::byte> from, std::int64_t num_elements,
+void widen(std::uint32_t type, std::span<const std::byte> from, std::int64_t num_elements,
            std::byte* to);
 
 }  // namespace karez

@@ -67,7 +67,9 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
     Sequence& sequence = it->second;
     sequence.num_computed_tokens += static_cast<int>(planned.tokens.size());
     if (sequence.use_prefix_cache) {
-      const auto computed = static_cast<std::size_t>(sequence.num_computed_tokens);
+      const auto computed = static_cast<std::size_t>(
+          std::min(sequence.num_computed_tokens,
+                   std::max(sequence.num_prompt_tokens, options_.max_dense_tokens)));
       prefix_cache_->publish(sequence.kv, sequence.cache_salt,
                              std::span(sequence.tokens).first(computed), sequence.chain);
     }

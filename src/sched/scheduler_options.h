@@ -3,6 +3,8 @@
 // Thread: a value.
 #pragma once
 
+#include <limits>
+
 #include "base/status.h"
 
 namespace karez {
@@ -23,6 +25,10 @@ struct SchedulerOptions {
   // products to run at nearly full speed, so a smaller step costs prefill throughput, and a larger
   // one only makes readers wait.
   int max_prefill_tokens_beside_decodes = 128;
+
+  // Generated tokens up to this position have the KV that they would have in a prompt; those behind
+  // it were computed with sparse attention, and the prefix cache does not offer them.
+  int max_dense_tokens = std::numeric_limits<int>::max();
 
   // Fails: kInvalidArgument naming the field, its value and the allowed range.
   Expected<void> validate() const;

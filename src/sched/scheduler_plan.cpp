@@ -124,6 +124,7 @@ void Scheduler::add_to_plan(StepPlan& plan, const ScheduleKey& key, const Sequen
                        .subspan(static_cast<std::size_t>(sequence.num_computed_tokens),
                                 static_cast<std::size_t>(num_tokens));
   planned.wants_logits = num_tokens == sequence.num_remaining_tokens();
+  planned.num_prompt_tokens = sequence.num_prompt_tokens;
   planned.cached_tokens = sequence.cached_tokens;
   plan.num_tokens += num_tokens;
   plan.sequences.push_back(planned);

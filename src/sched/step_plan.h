@@ -24,7 +24,8 @@ struct PlannedSequence {
   int first_position = 0;
   std::span<const TokenId> tokens;
   bool wants_logits = false;  // of the last token: the sequence's next one is sampled
-  int cached_tokens = 0;      // of the prompt
+  int num_prompt_tokens = 0;
+  int cached_tokens = 0;  // of the prompt
 };
 
 // Choices that the scheduler ended by itself: the fast tier is full of this one sequence.

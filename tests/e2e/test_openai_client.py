@@ -128,7 +128,7 @@ class OpenAiClient(unittest.TestCase):
         self.assertEqual(status, 200)
         self.assertGreater(answer["count"], 1)
 
-    def test_32_at_once_get_the_answers_they_get_alone(self):
+    def test_32_at_once_are_all_answered(self):
         prompts = [f"What is {i} plus {i + 1}?" for i in range(32)]
 
         async def all_at_once():

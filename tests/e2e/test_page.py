@@ -1,13 +1,14 @@
 """The page on / in headless Chromium: a message is typed, the answer streams in, the picture moves.
 
-KAREZ_SCREENSHOT names a PNG file to write (docs/page.png is made this way).
+python3 test_page.py FILE.png draws the picture of the docs, docs/page.png.
 """
 
-import os
+import sys
+import time
 import unittest
 
 from devtools import Browser
-from harness import eventually, fake_server, real_server
+from harness import eventually, fake_server, raw_post, real_server
 
 
 class Page(unittest.TestCase):
@@ -42,8 +43,6 @@ class Page(unittest.TestCase):
             self.assertTrue(eventually(
                 lambda: "L" in (browser.evaluate(
                     "document.getElementById('curve').getAttribute('d')") or ""), 5))
-            if "KAREZ_SCREENSHOT" in os.environ:
-                browser.screenshot(os.environ["KAREZ_SCREENSHOT"])
             hosts = {address.split("/")[2] for address in browser.requested
                      if address.startswith("http")}
             self.assertEqual(hosts, {f"127.0.0.1:{server.port}"})
@@ -76,5 +75,32 @@ class Page(unittest.TestCase):
             self.assertEqual(len(colours), 2)
 
 
+def draw(path):
+    with real_server("-t", 2, "-np", 8, "-c", 2048, "--kv-fast-bytes", "64MiB") as server, \
+            Browser(server.url + "/") as browser:
+        def chat():
+            return browser.evaluate("document.getElementById('chat').textContent")
+
+        time.sleep(2)
+        browser.type("Write a few sentences about the sea.")
+        browser.press("Enter", "Enter", 13, "\r")
+        eventually(lambda: "generated" in chat(), 120)
+        others = [server.connect() for _ in range(3)]
+        for i, other in enumerate(others):
+            other.sendall(raw_post("/v1/completions", {
+                "prompt": f"A story of {i} ships. " * 40, "max_tokens": 900, "ignore_eos": True}))
+        time.sleep(4)
+        browser.type("And what lives in it?")
+        browser.press("Enter", "Enter", 13, "\r")
+        before = len(chat())
+        eventually(lambda: len(chat()) > before + 300, 60)
+        browser.screenshot(path)
+        for other in others:
+            other.close()
+
+
 if __name__ == "__main__":
-    unittest.main()
+    if len(sys.argv) == 2 and sys.argv[1].endswith(".png"):
+        draw(sys.argv[1])
+    else:
+        unittest.main()

@@ -14,6 +14,9 @@ from harness import eventually, real_server
 
 COUNT = int(os.environ.get("KAREZ_SOAK_REQUESTS", "60"))
 CLIENTS = 12
+# Fields that must not change the text of a greedy answer.
+EXTRAS = ({}, {}, {"logprobs": True, "top_logprobs": 2}, {"n": 2}, {"cache_prompt": False},
+          {"priority": -1}, {"cache_salt": "s"}, {"stop": ["\u2603", "no such text"]})
 
 
 class Soak(unittest.TestCase):
@@ -25,11 +28,14 @@ class Soak(unittest.TestCase):
                        for i in range(12)]
             alone = [self.answer(server, prompt) for prompt in prompts]
             before = server.resident_bytes()
-            wrong, left = [], []
+            wrong, left, refused = [], [], []
 
             def client(seed):
                 dice = random.Random(seed)
-                for _ in range(COUNT // CLIENTS):
+                for _ in range(-(-COUNT // CLIENTS)):
+                    if dice.random() < 0.05:
+                        refused.append(server.chat("x", temperature="hot")[0])
+                        continue
                     index = dice.randrange(len(prompts))
                     leaves = dice.random() < 0.3
                     answer = self.answer(server, prompts[index], dice, leaves)
@@ -38,27 +44,41 @@ class Soak(unittest.TestCase):
                     elif answer != alone[index]:
                         wrong.append((index, answer, alone[index]))
 
-            threads = [threading.Thread(target=client, args=(seed,)) for seed in range(CLIENTS)]
+            problems = []
+
+            def run(seed):
+                try:
+                    client(seed)
+                except Exception as problem:  # the test fails with it, below
+                    problems.append(repr(problem))
+
+            threads = [threading.Thread(target=run, args=(seed,)) for seed in range(CLIENTS)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
+            self.assertEqual(problems, [])
             self.assertEqual(wrong, [])
             self.assertTrue(left)
+            self.assertEqual(set(refused) - {400}, set())
 
             def idle():
                 stats = server.stats()
                 return not (stats["requests_running"] or stats["requests_waiting"]
                             or stats["slots_used"])
             self.assertTrue(eventually(idle, 5), server.stats())
-            self.assertLess(server.resident_bytes() - before, 128 << 20)
+            growth = server.resident_bytes() - before
+            print(f"\n{COUNT} requests, {len(left)} clients left early, {len(refused)} were wrong, "
+                  f"memory grew by {growth / 2**20:.1f} MiB")
+            self.assertLess(growth, 128 << 20)
             server.terminate()
             self.assertEqual(server.wait(15), 0)
 
     def answer(self, server, prompt, dice=None, leaves=False):
         """The text of the answer; None if this client left early."""
         body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0,
-                "max_tokens": 16, "stream": bool(leaves or (dice and dice.random() < 0.5))}
+                "max_tokens": 16, "stream": bool(leaves or (dice and dice.random() < 0.5)),
+                **(dice.choice(EXTRAS) if dice else {})}
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
         try:
             connection.request("POST", "/v1/chat/completions", json.dumps(body))
@@ -74,7 +94,8 @@ class Soak(unittest.TestCase):
                 return json.loads(data)["choices"][0]["message"]["content"]
             events = [json.loads(line[6:]) for line in data.split("\n\n")
                       if line.startswith("data: {")]
-            return "".join(e["choices"][0]["delta"].get("content", "") for e in events)
+            return "".join(e["choices"][0]["delta"].get("content", "") for e in events
+                           if e["choices"][0]["index"] == 0)
         finally:
             connection.close()
 

@@ -42,6 +42,12 @@ class ChecksFindViolations(unittest.TestCase):
         self.accepts(include_rule, "src/attention/a.h", '#include "kv/b.h"\n#include <vector>\n')
         self.accepts(include_rule, "src/kv/a.h", '#include "kv/b.h"\n// #include "model/b.h"\n')
 
+    def test_include_rule_inside_a_folder(self):
+        self.finds(include_rule, "src/kv/tier/a.h", '#include "kv/block_pool.h"\n', "kv/kv_types.h")
+        self.accepts(include_rule, "src/kv/tier/a.h",
+                     '#include "kv/kv_types.h"\n#include "kv/tier/b.h"\n#include "base/c.h"\n')
+        self.accepts(include_rule, "src/kv/a.h", '#include "kv/tier/b.h"\n')
+
     def test_include_rule_in_the_document(self):
         rows = [f"| `{folder}` | {', '.join(f'`{name}`' for name in allowed)} |"
                 for folder, allowed in include_rule.MAY_INCLUDE.items()]
@@ -58,6 +64,7 @@ class ChecksFindViolations(unittest.TestCase):
             self.accepts(library_headers, "src/model/a.h", f"#include <{header}>\n")
         self.finds(library_headers, "src/engine/a.cpp", "#include <CLI/CLI.hpp>\n", "CLI11")
         self.finds(library_headers, "src/kv/a.cpp", "#include <nlohmann/json.hpp>\n", "nlohmann")
+        self.finds(library_headers, "src/kv/a.cpp", "#include <liburing.h>\n", "src/kv/tier/")
         self.accepts(library_headers, "src/kv/a.cpp", '#include "model/ggml_model_runner.h"\n')
 
     def test_own_header_first(self):

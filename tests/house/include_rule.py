@@ -16,6 +16,11 @@ MAY_INCLUDE = {
     "server": ("base", "sampling", "sched", "model", "engine"),
     "cli": ("base", "kv", "attention", "sampling", "sched", "model", "engine", "server"),
 }
+# A folder inside a folder is stricter than the one around it: it may include itself and what begins
+# like one of these.
+MAY_INCLUDE_INSIDE = {
+    "kv/tier": ("base/", "kv/kv_types.h"),
+}
 DOCUMENT = "docs/architecture.md"
 
 
@@ -41,6 +46,16 @@ def _check_includes(root):
             elif target != folder and target not in MAY_INCLUDE[folder]:
                 yield (f'{path}:{include.line}: {folder} includes "{include.path}"; it may include '
                        f"{', '.join(MAY_INCLUDE[folder]) or 'nothing of ours'}")
+            else:
+                yield from _check_inside(path, include)
+
+
+def _check_inside(path, include):
+    inner = "/".join(path.parts[1:3])
+    allowed = MAY_INCLUDE_INSIDE.get(inner)
+    if allowed is not None and not include.path.startswith((f"{inner}/", *allowed)):
+        yield (f'{path}:{include.line}: {inner} includes "{include.path}"; it may include '
+               f"{', '.join(allowed)}")
 
 
 def _check_document(root):

@@ -11,6 +11,7 @@ RULES = (
     (re.compile(r"^CLI/"), "CLI11", ("src/cli/",)),
     (re.compile(r"^nlohmann/"), "nlohmann-json",
      ("src/cli/", "src/engine/", "src/server/", "tests/", "fuzz/")),
+    (re.compile(r"^liburing"), "liburing", ("src/kv/tier/", "bench/tier_bench.cpp")),
     (re.compile(r"^(boost|openssl|prometheus)/"), "the HTTP, TLS and metrics libraries",
      ("src/server/", "tests/")),
 )

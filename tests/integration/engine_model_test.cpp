@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/attached_key_index.h"
 #include "engine/engine.h"
 #include "model/ggml_model_runner.h"
 #include "model/tokenizer.h"
@@ -62,17 +63,21 @@ class EngineModel : public testing::TestWithParam<const char*> {
   void SetUp() override {
     const std::string path = model_path(GetParam());
     write_dequantised_copy(path, file_.path());
-    ModelRunnerOptions options;
-    options.num_threads = 2;
-    options.kv_type = KvType::kF32;
-    auto runner = load_model(file_.path(), options);
-    ASSERT_TRUE(runner) << runner.error().to_string();
-    runner_ = std::move(*runner);
+    load({});
     auto tokenizer = Tokenizer::load(path);
     ASSERT_TRUE(tokenizer) << tokenizer.error().to_string();
     tokenizer_ = std::move(*tokenizer);
     vocabulary_ = model_vocabulary(*tokenizer_, kPromptTokens + kGenerated);
     text_ = real_text(path, 3 * kPromptTokens);
+  }
+
+  void load(const SparseOptions& sparse) {
+    runner_.reset();
+    sparse_ = sparse;
+    auto runner =
+        load_model(file_.path(), {.num_threads = 2, .kv_type = KvType::kF32, .sparse = sparse});
+    ASSERT_TRUE(runner) << runner.error().to_string();
+    runner_ = std::move(*runner);
   }
 
   std::vector<TokenId> prompt(int first, int count = kPromptTokens) const {
@@ -84,14 +89,18 @@ class EngineModel : public testing::TestWithParam<const char*> {
     options.scheduler.max_num_batched_tokens = way.batched_tokens;
     options.context_tokens = 1024;
     options.prefix_cache = way.prefix_cache;
+    if (sparse_.is_on()) {
+      options.scheduler.max_dense_tokens = sparse_.token_budget / kBlockSize * kBlockSize;
+    }
     const KVCacheSpec spec = runner_->config().kv_cache_spec(KvType::kF32);
     const auto slots = static_cast<double>(
         spec.slots_for_sequence(kPromptTokens + kGenerated, way.batched_tokens));
     const auto cap = static_cast<std::int64_t>(slots * way.pool_sequences) *
                      static_cast<std::int64_t>(spec.slot_bytes());
-    auto engine =
-        Engine::create(options, std::make_unique<BorrowedRunner>(*runner_),
-                       std::move(KVCacheManager::create(spec, cap).value()), *vocabulary_);
+    auto kv = std::move(KVCacheManager::create(spec, cap).value());
+    auto key_index = std::move(attach_key_index(*kv, sparse_).value());
+    auto engine = Engine::create(options, std::make_unique<BorrowedRunner>(*runner_), std::move(kv),
+                                 *vocabulary_, std::move(key_index));
     return std::move(engine.value());
   }
 
@@ -134,35 +143,73 @@ class EngineModel : public testing::TestWithParam<const char*> {
     }
   }
 
+  // The prompts' answers alone, then in other ways.
+  void expect_same_however_run() {
+    const std::vector<std::vector<TokenId>> prompts = {prompt(0), prompt(300, 150), prompt(900, 60),
+                                                       prompt(0, 200)};
+    std::vector<Answer> alone;
+    {
+      const auto engine = make_engine({"alone", 512, false});
+      for (const auto& one : prompts) {
+        alone.push_back(run(*engine, {one}).front());
+      }
+    }
+    for (const Way& way :
+         {Way{"small chunks", 61}, Way{"batched", 512, false}, Way{"preempted", 512, false, 1.3},
+          Way{"preempted and cached", 200, true, 1.3}, Way{"batched and cached", 512}}) {
+      SCOPED_TRACE(way.name);
+      const auto engine = make_engine(way);
+      const auto answers = run(*engine, prompts);
+      for (std::size_t i = 0; i < prompts.size(); ++i) {
+        SCOPED_TRACE(i);
+        expect_same(answers[i], alone[i]);
+      }
+      EXPECT_EQ(engine->stats().slots_used, 0);
+    }
+  }
+
   TemporaryFile file_{"f32.gguf"};
+  SparseOptions sparse_;
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Vocabulary> vocabulary_;
   std::vector<TokenId> text_;
 };
 
-TEST_P(EngineModel, TheAnswerIsTheSameHoweverItWasRun) {
-  const std::vector<std::vector<TokenId>> prompts = {prompt(0), prompt(300, 150), prompt(900, 60),
-                                                     prompt(0, 200)};
-  std::vector<Answer> alone;
-  {
-    const auto engine = make_engine({"alone", 512, false});
-    for (const auto& one : prompts) {
-      alone.push_back(run(*engine, {one}).front());
-    }
+class SparseEngineModel : public EngineModel {};
+
+TEST_P(EngineModel, TheAnswerIsTheSameHoweverItWasRun) { expect_same_however_run(); }
+
+TEST_P(SparseEngineModel, ASparseAnswerIsTheSameHoweverItWasRun) {
+  load({.token_budget = 192, .recent_window = 64});
+  expect_same_however_run();
+}
+
+TEST_P(SparseEngineModel, ABudgetOfTheWholeContextIsDense) {
+  const Answer dense = run(*make_engine({"dense"}), {prompt(0)}).front();
+  load({.token_budget = 1024});
+  const Answer sparse = run(*make_engine({"sparse"}), {prompt(0)}).front();
+  ASSERT_EQ(sparse.tokens.size(), dense.tokens.size());
+  for (std::size_t i = 0; i < dense.tokens.size(); ++i) {
+    EXPECT_EQ(sparse.tokens[i].chosen.token, dense.tokens[i].chosen.token);
+    EXPECT_EQ(sparse.tokens[i].chosen.logprob, dense.tokens[i].chosen.logprob);  // bit for bit
   }
-  for (const Way& way :
-       {Way{"small chunks", 61}, Way{"batched", 512, false}, Way{"preempted", 512, false, 1.3},
-        Way{"preempted and cached", 200, true, 1.3}, Way{"batched and cached", 512}}) {
-    SCOPED_TRACE(way.name);
-    const auto engine = make_engine(way);
-    const auto answers = run(*engine, prompts);
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      SCOPED_TRACE(i);
-      expect_same(answers[i], alone[i]);
-    }
-    EXPECT_EQ(engine->stats().slots_used, 0);
+}
+
+// The KV of a sparse answer is not that of the same tokens in a prompt, so it is not offered.
+TEST_P(SparseEngineModel, AConversationAfterASparseAnswerIsAsWithoutTheCache) {
+  load({.token_budget = 192, .recent_window = 64});
+  const auto engine = make_engine({"cached"});
+  const Answer first = run(*engine, {prompt(0, 318)}).front();  // the answer fills a block
+  std::vector<TokenId> longer = prompt(0, 318);
+  for (const GeneratedToken& token : first.tokens) {
+    longer.push_back(token.chosen.token);
   }
+  const auto more = prompt(700, 40);
+  longer.insert(longer.end(), more.begin(), more.end());
+  const Answer continued = run(*engine, {longer}).front();
+  EXPECT_EQ(continued.cached_tokens, 304);
+  expect_same(continued, run(*make_engine({"fresh", 512, false}), {longer}).front());
 }
 
 // Cases B5: the same prompt four times, and lengths around block borders.
@@ -194,6 +241,8 @@ TEST_P(EngineModel, APromptThatIsFoundGivesTheSameAnswer) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Models, SparseEngineModel, testing::Values(kSmolLm2),
+                         [](const auto&) { return "SmolLM2"; });
 INSTANTIATE_TEST_SUITE_P(Models, EngineModel, testing::Values(kSmolLm2, kGemma3),
                          [](const auto& test) {
                            return test.param == kSmolLm2 ? "SmolLM2" : "Gemma3";

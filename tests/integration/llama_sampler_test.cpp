@@ -119,6 +119,22 @@ TEST(LlamaSampler, AGrammarThatAllowsNothingIsAnErrorAndNoAbort) {
   EXPECT_THAT(token.error().message(), HasSubstr("the grammar allows no token"));
 }
 
+// Each a doubles the ways in which the answer can end.
+TEST(LlamaSampler, AGrammarThatBecomesTooAmbiguousEndsTheAnswer) {
+  const auto s = sampler({.temperature = 0,
+                          .grammar = "root ::= \"a\" root b | \"a\" root c | \"a\"\n"
+                                     "b ::= \"b\"\nc ::= \"b\"\n"});
+  std::vector<float> logits = flat_logits();
+  logits[static_cast<std::size_t>(token_of("a"))] = 1;
+  Expected<std::int32_t> token = s->sample(logits);
+  for (int i = 0; i < 60 && token; ++i) {
+    token = s->sample(logits);
+  }
+  ASSERT_FALSE(token);
+  EXPECT_EQ(token.error().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(token.error().message(), HasSubstr("too ambiguous"));
+}
+
 TEST(LlamaSampler, RefusesGrammarsThatDoNotParse) {
   for (const char* grammar : {"hello", "root ::= missing", "other ::= \"x\"", "root ::= \"",
                               "root ::= (", "root ::= root \"x\""}) {

@@ -1,4 +1,4 @@
-// Random mixes of sequences, forks, row counts and threads against the reference.
+// Random mixes of sequences, forks, row counts, sparse rows and threads against the reference.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -27,11 +27,17 @@ HarnessOptions random_options(std::mt19937& random) {
   o.layer_windows = {pick(random, {0, 1, 30, 300}), 0};
   o.softcap = random() % 4 == 0 ? 2.0F : 0.0F;
   o.max_threads = pick(random, {1, 2, 5});
+  o.sparse.token_budget = pick(random, {0, 48, 100, 200});
+  o.sparse.recent_window = pick(random, {1, 20, 64});
+  o.sparse.sink_tokens = pick(random, {0, 16, 40});
+  o.sparse.dense_layers = pick(random, {0, 0, 1, 2});
+  o.sparse.block_index = static_cast<KeyIndexKind>(random() % 4);
+  o.sparse.select_per = random() % 2 == 0 ? SelectPer::kHead : SelectPer::kLayer;
   return o;
 }
 
 class AttentionProperty : public testing::TestWithParam<unsigned> {};
-INSTANTIATE_TEST_SUITE_P(Seeds, AttentionProperty, testing::Range(0U, 24U));
+INSTANTIATE_TEST_SUITE_P(Seeds, AttentionProperty, testing::Range(0U, 40U));
 
 TEST_P(AttentionProperty, AnyMixOfSequencesAgreesWithTheReference) {
   std::mt19937 random(GetParam());
@@ -42,7 +48,8 @@ TEST_P(AttentionProperty, AnyMixOfSequencesAgreesWithTheReference) {
     std::vector<RowRange> ranges;
     for (const SequenceId sequence : sequences) {
       if (ranges.empty() || random() % 2 == 0) {
-        ranges.push_back({sequence, pick(random, {1, 1, 2, 3, 17, 45, 130})});
+        ranges.push_back({sequence, pick(random, {1, 1, 2, 3, 17, 45, 130}),
+                          pick(random, {0, 60, SequenceRows::kNeverSparse})});
       }
     }
     const std::vector<float> out =

@@ -55,7 +55,7 @@ std::vector<TokenId> answer_alone(const std::vector<int>& windows, std::vector<T
     planned.tokens = std::span(history).subspan(i, 1);
     planned.wants_logits = true;
     plan.sequences.push_back(planned);
-    const auto logits = runner.forward(make_batch(plan, *kv), *kv);
+    const auto logits = runner.forward(make_batch(plan, *kv, nullptr), *kv);
     if (i + 1 < history.size()) {
       continue;
     }
@@ -205,7 +205,7 @@ class Driver {
     }
     StepOutput output;
     if (!plan.sequences.empty()) {
-      const auto logits = runner_.forward(make_batch(plan, *kv_), *kv_);
+      const auto logits = runner_.forward(make_batch(plan, *kv_, nullptr), *kv_);
       ASSERT_TRUE(logits);
       sample(plan, *logits, output);
     }
