@@ -98,4 +98,28 @@ void store_in_block(KvType type, int head_dim, std::byte* slot, int first_token,
   }
 }
 
+void load_block_keys(KvType type, int head_dim, const std::byte* slot, float* out) {
+  const BlockLayout layout = BlockLayout::of(type, head_dim);
+  const std::byte* keys = slot + layout.keys_offset;
+  const auto* scales = reinterpret_cast<const float*>(slot + layout.key_scales_offset);
+  for (int t = 0; t < kBlockSize; ++t) {
+    for (int i = 0; i < head_dim; ++i) {
+      const std::size_t from = BlockLayout::key_index(type, t, i);
+      switch (type) {
+        case KvType::kF32:
+          *out = reinterpret_cast<const float*>(keys)[from];
+          break;
+        case KvType::kBf16:
+          *out = std::bit_cast<float>(
+              std::uint32_t{reinterpret_cast<const std::uint16_t*>(keys)[from]} << 16);
+          break;
+        case KvType::kQ8_0:
+          *out = static_cast<float>(reinterpret_cast<const std::int8_t*>(keys)[from]) * scales[t];
+          break;
+      }
+      ++out;
+    }
+  }
+}
+
 }  // namespace karez

@@ -1,4 +1,5 @@
-// Writing keys and values of consecutive tokens into one slot, in the layout of kv/block_layout.h.
+// Writing keys and values of consecutive tokens into one slot, in the layout of kv/block_layout.h,
+// and reading keys back.
 //
 // The same plain C++ for all processors, so that stored bits never depend on the CPU level.
 // Thread: calls on different slots are independent.
@@ -22,5 +23,8 @@ struct TokenRows {
 // q8_0: each token's keys and values get their own scale, largest magnitude / 127.
 void store_in_block(KvType type, int head_dim, std::byte* slot, int first_token, int num_tokens,
                     TokenRows keys, TokenRows values);
+
+// The keys of a slot, f32 [16][head_dim]. Those that were never written are whatever is there.
+void load_block_keys(KvType type, int head_dim, const std::byte* slot, float* out);
 
 }  // namespace karez

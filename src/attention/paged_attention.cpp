@@ -447,7 +447,7 @@ class CpuPagedAttention final : public PagedAttention {
       }
     }
     finish(step, job);
-    if (sparse_.measure_recall && job.sparse_row >= 0) {
+    if (sparse_.recall_stride > 0 && job.sparse_row >= 0) {
       measure_recall(step, job);
     }
   }
@@ -455,6 +455,9 @@ class CpuPagedAttention final : public PagedAttention {
   void measure_recall(const Step& step, const TileJob& job) const {
     const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
     const SparseRow& row = selector_.rows()[static_cast<std::size_t>(job.sparse_row)];
+    if (row.position % sparse_.recall_stride != 0) {
+      return;
+    }
     const float* query =
         step.queries.data +
         static_cast<std::size_t>(rows.first_row + job.first_row) * step.queries.row_stride +

@@ -83,8 +83,8 @@ class PagedAttention {
   // Bytes of the key index that select() of one layer reads.
   virtual std::int64_t planned_index_bytes(int layer) const = 0;
 
-  // With options.sparse.measure_recall: what the lists of every sparse row, layer and query head
-  // since the last call were worth. Unordered. Not while a step runs.
+  // With options.sparse.recall_stride: what the lists of the measured rows, for every layer and
+  // query head, since the last call were worth. Unordered. Not while a step runs.
   virtual std::vector<RecallSample> take_recall() = 0;
 };
 

@@ -1,41 +1,14 @@
 #include "attention/recall.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 
-#include "kv/block_layout.h"
+#include "attention/block_store.h"
 
 namespace karez {
 namespace {
-
-// Keys of one block, f32 [16][head_dim].
-void read_keys(const RecallShape& shape, const std::byte* slot, std::vector<float>& out) {
-  const BlockLayout layout = BlockLayout::of(shape.type, shape.head_dim);
-  const std::byte* keys = slot + layout.keys_offset;
-  const auto* scales = reinterpret_cast<const float*>(slot + layout.key_scales_offset);
-  std::size_t at = 0;
-  for (int t = 0; t < kBlockSize; ++t) {
-    for (int i = 0; i < shape.head_dim; ++i) {
-      const std::size_t from = BlockLayout::key_index(shape.type, t, i);
-      switch (shape.type) {
-        case KvType::kF32:
-          out[at++] = reinterpret_cast<const float*>(keys)[from];
-          break;
-        case KvType::kBf16:
-          out[at++] = std::bit_cast<float>(
-              std::uint32_t{reinterpret_cast<const std::uint16_t*>(keys)[from]} << 16);
-          break;
-        case KvType::kQ8_0:
-          out[at++] =
-              static_cast<float>(reinterpret_cast<const std::int8_t*>(keys)[from]) * scales[t];
-          break;
-      }
-    }
-  }
-}
 
 double score_of(const RecallShape& shape, const float* query, const float* key) {
   double score = 0.0;
@@ -59,7 +32,8 @@ std::vector<float> recalled_mass(const RecallShape& shape, const KVLayerView& vi
   std::vector<double> top(group, -std::numeric_limits<double>::infinity());
   std::vector<float> keys(std::size_t{kBlockSize} * dim);
   for (std::size_t first = 0; first < num_tokens; first += kBlockSize) {
-    read_keys(shape, view.slot(kv_head, table[first / kBlockSize]), keys);
+    load_block_keys(shape.type, shape.head_dim, view.slot(kv_head, table[first / kBlockSize]),
+                    keys.data());
     const std::size_t end = std::min(num_tokens, first + kBlockSize);
     for (std::size_t h = 0; h < group; ++h) {
       for (std::size_t t = first; t < end; ++t) {

@@ -28,7 +28,7 @@ struct SparseOptions {
   int dense_layers = 0;     // so many first layers attend to everything
   KeyIndexKind block_index = KeyIndexKind::kR2;
   SelectPer select_per = SelectPer::kHead;
-  bool measure_recall = false;  // slow; see PagedAttention::take_recall()
+  int recall_stride = 0;  // measure rows at multiples of it, slowly; 0: none; see take_recall()
 
   bool is_on() const { return token_budget > 0; }
   SelectionRule rule() const { return {token_budget, recent_window, sink_tokens}; }

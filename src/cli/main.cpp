@@ -90,6 +90,7 @@ int run(int argc, char** argv) {
   add_generate_command(app, exit_code);
   add_inspect_command(app, exit_code);
   add_bench_command(app, exit_code);
+  add_eval_command(app, exit_code);
   const std::vector<std::string> arguments = reversed_arguments(argc, argv);
   if (const std::string wrong = wrong_command(app, arguments); !wrong.empty()) {
     return report_error(wrong, kExitBadInput);

@@ -91,6 +91,7 @@ class GgmlModelRunner final : public ModelRunner {
   }
 
   StepTimes take_step_times() override { return std::exchange(times_, {}); }
+  std::vector<RecallSample> take_recall() override { return attention_->take_recall(); }
 
  private:
   void fill_positions(const ForwardBatch& batch) {

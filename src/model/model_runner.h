@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "attention/recall.h"
 #include "base/status.h"
 #include "model/forward_batch.h"
 #include "model/model_config.h"
@@ -43,6 +45,10 @@ class ModelRunner {
                                                    KVCacheManager& kv) = 0;
 
   virtual StepTimes take_step_times() = 0;  // and reset
+
+  // PagedAttention::take_recall() of the steps since the last call. Runners that measure none have
+  // none.
+  virtual std::vector<RecallSample> take_recall() { return {}; }
 };
 
 }  // namespace karez

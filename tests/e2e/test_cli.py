@@ -14,6 +14,7 @@ MODEL = os.environ["KAREZ_MODEL"]
 
 GENERATE = ["generate", "-m", MODEL, "-p", "hi"]
 BENCH = ["bench", "-m", MODEL]
+EVAL = ["eval", "-m", MODEL, "--file", __file__]
 SERVE = ["serve", "-m", MODEL, "--port", "0"]
 
 # (arguments, what the line must contain)
@@ -66,6 +67,25 @@ CASES = [
 
     (["inspect", MODEL, "--kv-fast-bytes", "x"], ["--kv-fast-bytes", "x"]),
     (["inspect", MODEL, "--json", "/no/such/folder/x.json"], ["/no/such/folder/x.json"]),
+
+    (["eval", "--file", __file__], ["--model", "required"]),
+    (["eval", "-m", "/no/such.gguf", "--file", __file__], ["/no/such.gguf"]),
+    (["eval", "-m", MODEL], ["--file", "--needles", "--passkey"]),
+    (["eval", "-m", MODEL, "--file", "/no/such.txt"], ["/no/such.txt"]),
+    (["eval", "-m", MODEL, "--file", MODEL], [MODEL, "UTF-8"]),
+    (["eval", "-m", MODEL, "--needles", "4"], ["--needles", "--filler"]),
+    ([*EVAL, "--length", "9000"], ["--length", "9000", "8192"]),
+    ([*EVAL, "--length", "8000"], ["test_cli.py", "tokens", "8000"]),
+    ([*EVAL, "--length", "100"], ["--length", "100", "258"]),
+    ([*EVAL, "--kv-mode", "fast"], ["--kv-mode", "fast", "dense, sparse"]),
+    ([*EVAL, "--block-index", "r9"], ["--block-index", "r9", "minmax"]),
+    ([*EVAL, "--token-budget", "512,0"], ["--token-budget", "0"]),
+    ([*EVAL, "-ctk", "f99"], ["-ctk", "f99", "bf16"]),
+    ([*EVAL, "--reference-type", "f99"], ["--reference-type", "f99", "bf16"]),
+    ([*EVAL, "--needles", "65"], ["--needles", "65", "64"]),
+    ([*EVAL, "--key-centre", "/no/such.txt"], ["/no/such.txt"]),
+    ([*EVAL, "--kv-mode", "dense", "--plot", "x.svg"], ["--plot", "sparse"]),
+    ([*EVAL, "--json", "/no/such/folder/x.json"], ["/no/such/folder/x.json"]),
 
     ([*BENCH, "--depth", "0"], ["--depth", "0", "1"]),
     ([*BENCH, "--depth", "512,x"], ["--depth", "x"]),

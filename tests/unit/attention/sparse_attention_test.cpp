@@ -261,7 +261,7 @@ TEST(SparseAttentionLayers, RecallIsMeasuredForEveryRowLayerAndHeadWhenAsked) {
   o.query_range = 8.0F;
   o.sparse.token_budget = 128;
   o.sparse.recent_window = 16;
-  o.sparse.measure_recall = true;
+  o.sparse.recall_stride = 1;
   AttentionHarness harness(o);
   const SequenceId sequence = harness.open(1);
   harness.fill(sequence, 600);
@@ -287,7 +287,7 @@ TEST(SparseAttentionLayers, TheIndexFindsTheBlocksWithTheMass) {
     o.sparse.token_budget = 256;
     o.sparse.recent_window = recent_window;
     o.sparse.block_index = kind;
-    o.sparse.measure_recall = true;
+    o.sparse.recall_stride = 1;
     AttentionHarness harness(o);
     const SequenceId sequence = harness.open(1);
     harness.fill(sequence, 2000);
