@@ -17,8 +17,8 @@ class Sampler {
   virtual ~Sampler() = default;
   // logits: f32 [vocab_size]. The chosen token is accepted (penalties and grammar see it).
   // Fails: kInternal if a logit is NaN or +infinity, or if no token is possible (all logits are
-  // -infinity, or the grammar allows none); kInvalidArgument if the grammar has become too ambiguous
-  // to go on.
+  // -infinity, or the grammar allows none); kInvalidArgument if the grammar has become too
+  // ambiguous to go on.
   virtual Expected<std::int32_t> sample(std::span<const float> logits) = 0;
   // Takes a token as part of the history without choosing it (the prompt). The grammar does not
   // see it.
