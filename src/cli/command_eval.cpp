@@ -16,6 +16,7 @@
 #include "cli/bench_progress.h"
 #include "cli/commands.h"
 #include "cli/report.h"
+#include "cli/sparse_flags.h"
 #include "cli/text_file.h"
 #include "engine/eval.h"
 #include "engine/key_centres.h"
@@ -35,7 +36,7 @@ struct EvalFlags {
   std::vector<std::string> block_indexes = {"r2"};
   std::vector<std::string> kv_types = {"bf16"};
   std::string reference_type;
-  std::string select_per = "head";
+  SparseFlags selection;  // budget and index are in the lists above
   std::string key_centre = "built-in";
   std::string filler_path;
   std::string json_path;
@@ -118,7 +119,16 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
     }
     options.reference_type = *type;
   }
-  options.sparse.select_per = flags.select_per == "layer" ? SelectPer::kLayer : SelectPer::kHead;
+  for (const EvalMode& mode : options.modes) {
+    SparseFlags selection = flags.selection;
+    selection.token_budget = mode.is_sparse ? mode.token_budget : 0;
+    auto sparse = check_sparse_flags(selection);
+    if (!sparse) {
+      return fail(sparse.error());
+    }
+    options.sparse = *sparse;
+  }
+  options.sparse.recall_stride = flags.options.sparse.recall_stride;
   const bool has_sparse = std::any_of(options.modes.begin(), options.modes.end(),
                                       [](const EvalMode& mode) { return mode.is_sparse; });
   if (!flags.plot_path.empty() && !has_sparse) {
@@ -239,18 +249,14 @@ void add_eval_command(CLI::App& app, int& exit_code) {
       ->delimiter(',');
   eval->add_option("--reference-type", flags->reference_type,
                    "KV type of the dense reference (the mode's own)");
-  eval->add_option("--recent-window", options.sparse.recent_window,
-                   "Latest tokens that are always attended to (128)")
-      ->check(CLI::Range(1, kMaxTokens));
-  eval->add_option("--sink-tokens", options.sparse.sink_tokens,
-                   "First tokens that are always attended to (16)")
-      ->check(CLI::Range(0, kMaxTokens));
-  eval->add_option("--dense-layers", options.sparse.dense_layers,
-                   "First layers that attend to everything (0)")
-      ->check(CLI::Range(0, kMaxTokens));
-  eval->add_option("--select-per", flags->select_per,
-                   "One selection for each KV head, or one for all of a layer (head)")
-      ->check(CLI::IsMember({"head", "layer"}));
+  eval->add_option("--recent-window", flags->selection.recent_window,
+                   "Latest tokens that are always attended to (128)");
+  eval->add_option("--sink-tokens", flags->selection.sink_tokens,
+                   "First tokens that are always attended to (16)");
+  eval->add_option("--dense-layers", flags->selection.dense_layers,
+                   "First layers that attend to everything (0)");
+  eval->add_option("--select-per", flags->selection.select_per,
+                   "head: each KV head chooses its own; layer: one choice for all (head)");
   eval->add_option("--key-centre", flags->key_centre,
                    "What r2 and r3 subtract from keys: the mean key over a built-in text or over a "
                    "file, or none (built-in)");

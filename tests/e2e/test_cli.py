@@ -80,6 +80,8 @@ CASES = [
     ([*EVAL, "--kv-mode", "fast"], ["--kv-mode", "fast", "dense, sparse"]),
     ([*EVAL, "--block-index", "r9"], ["--block-index", "r9", "minmax"]),
     ([*EVAL, "--token-budget", "512,0"], ["--token-budget", "0"]),
+    ([*EVAL, "--token-budget", "100"], ["--token-budget", "100", "176"]),
+    ([*EVAL, "--select-per", "row"], ["--select-per", "row", "head"]),
     ([*EVAL, "-ctk", "f99"], ["-ctk", "f99", "bf16"]),
     ([*EVAL, "--reference-type", "f99"], ["--reference-type", "f99", "bf16"]),
     ([*EVAL, "--needles", "65"], ["--needles", "65", "64"]),
