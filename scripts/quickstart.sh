@@ -8,6 +8,7 @@
 # The first run takes 5 to 10 minutes on 2 cores, most of it building ggml; the next ones start at
 # once.
 set -euo pipefail
+called_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 case "${1:-}" in
@@ -27,7 +28,7 @@ show_build() {
     case "$line" in
       *"Re-checking globbed"* | *"Re-running CMake"* | "ninja: "* | "-- "*) ;;
       "["[0-9]*"/"[0-9]*"] "*)
-        if ((!started)); then echo "== building karez (1 to 3 minutes on 2 cores)" >&2; fi
+        if ((!started)); then echo "== building karez (2 to 5 minutes on 2 cores)" >&2; fi
         started=1
         if [[ -t 2 ]]; then printf '   %s\033[K\r' "${line%%] *}]" >&2; fi
         ;;
@@ -48,17 +49,29 @@ text=/usr/share/common-licenses/GPL-2
 question="What is this text about? Answer in two sentences."
 if [[ ! -r "$text" ]]; then
   echo "== this is not Debian: the question is about this repository's own pages instead" >&2
-  text=build/pages.txt
+  text=$PWD/build/pages.txt
   cat README.md docs/architecture.md docs/contracts.md > "$text"
 fi
 
-command=(build/release/karez generate -m models/SmolLM2-135M-Instruct.Q4_1.gguf "$@")
-# default FLAG VALUE: unless the user has given the flag.
-default() { [[ " ${command[*]} " == *" $1 "* ]] || command+=("$1" "$2"); }
-default -f "$text"
-default -p "$question"
-default -n 200
-default --temp 0
-default --repeat-penalty 1.1
+root=$PWD
+command=("$root/build/release/karez" generate "$@")
+# default VALUE FLAG...: unless the user has given the flag, in any of its spellings.
+default() {
+  local value=$1 flag argument
+  shift
+  for flag in "$@"; do
+    for argument in "${command[@]}"; do
+      if [[ "$argument" == "$flag" || "$argument" == "$flag="* ]]; then return; fi
+    done
+  done
+  command+=("$1" "$value")
+}
+default "$root/models/SmolLM2-135M-Instruct.Q4_1.gguf" -m --model
+default "$text" -f --file
+default "$question" -p --prompt
+default 200 -n --predict
+default 0 --temp
+default 1.1 --repeat-penalty
 printf '== %s\n' "$(printf '%q ' "${command[@]}")" >&2
+cd "$called_in"
 exec "${command[@]}"

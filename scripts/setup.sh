@@ -233,7 +233,8 @@ fetch_models() {
 
 install_packages
 # One set-up at a time in a checkout: a second one waits, then finds everything done.
-mkdir -p build
+mkdir -p build 2> /dev/null || true
+[[ -w . && -w build ]] || die "$(id -un) may not write into $PWD; make a clone of your own, or become its owner"
 exec 9> build/.setup.lock
 flock 9
 install_llama

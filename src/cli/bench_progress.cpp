@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "cli/report.h"
 #include "cli/terminal.h"
 
 namespace karez {
@@ -21,7 +22,7 @@ BenchProgressLine::BenchProgressLine() : is_terminal_(isatty(STDERR_FILENO) == 1
 
 BenchProgressLine::~BenchProgressLine() {
   if (drawn_) {
-    fmt::print(stderr, "\r\x1b[K");
+    write_stderr(fmt::format("\r\x1b[K"));
   }
 }
 
@@ -37,11 +38,11 @@ void BenchProgressLine::update(std::string_view what, double done) {
     line += fmt::format(", about {} left", format_seconds(elapsed * (1 - done) / done));
   }
   if (is_terminal_) {
-    fmt::print(stderr, "\r\x1b[K{}", line);
+    write_stderr(fmt::format("\r\x1b[K{}", line));
     std::fflush(stderr);
     drawn_ = true;
   } else if (now - last_line_ >= kLogInterval) {
-    fmt::print(stderr, "{}\n", line);
+    write_stderr(fmt::format("{}\n", line));
     last_line_ = now;
   }
 }

@@ -150,12 +150,13 @@ Expected<std::unique_ptr<KVCacheManager>> make_kv(const KVCacheSpec& spec,
 
 void print_details(const ModelConfig& config, const GenerateReport& report) {
   const StepTimes& times = report.decode_times;
-  fmt::print(stderr, "model      {} ({}, {})\nseed       {}\n", report.model, config.architecture,
-             config.file_type, report.seed);
+  write_stderr(fmt::format("model      {} ({}, {})\nseed       {}\n", report.model,
+                           config.architecture, config.file_type, report.seed));
   if (times.steps > 0) {
     const double ms = 1000.0 / static_cast<double>(times.steps);
-    fmt::print(stderr, "step       {:.2f} ms: dense {:.2f}, attention {:.2f}, other {:.2f}\n",
-               times.total * ms, times.dense * ms, times.attention * ms, times.other * ms);
+    write_stderr(fmt::format("step       {:.2f} ms: dense {:.2f}, attention {:.2f}, other {:.2f}\n",
+                             times.total * ms, times.dense * ms, times.attention * ms,
+                             times.other * ms));
   }
 }
 
@@ -262,7 +263,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   report.result = *result;
   report.decode_times = (*runner)->take_step_times();
 
-  fmt::print(stderr, "\n{}", to_table(report));
+  write_stderr(fmt::format("\n{}", to_table(report)));
   if (flags.verbose) {
     print_details(*config, report);
   }

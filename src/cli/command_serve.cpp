@@ -116,6 +116,15 @@ Expected<int> serve(const ServeFlags& typed) {
     return fail(kv.error().code(), "--kv-fast-bytes: " + kv.error().message());
   }
   const std::int64_t cap_bytes = (*kv)->stats().cap_bytes;
+  const std::int64_t context_bytes =
+      spec.slots_for_sequence(*context, options.scheduler.max_num_batched_tokens) *
+      static_cast<std::int64_t>(spec.slot_bytes());
+  if (context_bytes > cap_bytes) {
+    report_note(fmt::format(
+        "the KV cap of {} is less than the {} of one context of {} tokens: longer requests are "
+        "refused or end early",
+        format_bytes(cap_bytes), format_bytes(context_bytes), *context));
+  }
   auto tokenizer = Tokenizer::load(options.flags.model_path, options.flags.chat_template);
   if (!tokenizer) {
     return fail(std::move(tokenizer.error()));

@@ -98,7 +98,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(std::vector<std::string>(arguments));
   } catch (const CLI::Success& asked) {  // --help, --version
-    return app.exit(asked);
+    app.exit(asked);
   } catch (const CLI::ExtrasError&) {
     return report_error(fmt::format("unknown argument '{}' (see karez{} --help)",
                                     first_unknown(app), chosen_command(app)),
@@ -106,6 +106,9 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return report_error(fmt::format("{} (see karez{} --help)", error.what(), chosen_command(app)),
                         kExitBadInput);
+  }
+  if (const auto flushed = flush_stdout(); !flushed && exit_code == kExitOk) {
+    return report_error(flushed.error());
   }
   return exit_code;
 }

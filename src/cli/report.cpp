@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <string>
+#include <system_error>
 
 namespace karez {
 namespace {
@@ -16,7 +18,7 @@ void print_line(std::string_view kind, std::string_view message) {
       c = ' ';
     }
   }
-  fmt::print(stderr, "karez: {}: {}\n", kind, line);
+  write_stderr(fmt::format("karez: {}: {}\n", kind, line));
 }
 
 }  // namespace
@@ -47,6 +49,18 @@ int report_error(const Status& status) {
 int report_error(std::string_view message, int exit_code) {
   print_line("error", message);
   return exit_code;
+}
+
+void write_stderr(std::string_view text) {
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stderr));
+}
+
+Expected<void> flush_stdout() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    return fail(StatusCode::kInternal,
+                fmt::format("standard output: {}", std::generic_category().message(errno)));
+  }
+  return {};
 }
 
 void report_note(std::string_view message) { print_line("note", message); }

@@ -25,4 +25,9 @@ int report_error(std::string_view message, int exit_code);
 // Prints "karez: note: MESSAGE" in the same way.
 void report_note(std::string_view message);
 
+// Writes to standard error. A full disk or a reader that is gone loses the text and nothing else.
+void write_stderr(std::string_view text);
+// Flushes standard output. Fails: kIoError if anything that was written to it is lost.
+Expected<void> flush_stdout();
+
 }  // namespace karez

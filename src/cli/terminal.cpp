@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "cli/report.h"
+
 namespace karez {
 namespace {
 
@@ -81,18 +83,19 @@ void Progress::update(std::int64_t done, std::int64_t total) {
   last_ = now;
   if (is_terminal_) {
     // \x1b[K wipes what is left of a longer line.
-    fmt::print(stderr, "\r[{}] {}\x1b[K",
-               bar(static_cast<double>(done) / static_cast<double>(total)), line(done, total));
+    write_stderr(fmt::format("\r[{}] {}\x1b[K",
+                             bar(static_cast<double>(done) / static_cast<double>(total)),
+                             line(done, total)));
     std::fflush(stderr);
     drawn_ = true;
   } else {
-    fmt::print(stderr, "{}\n", line(done, total));
+    write_stderr(fmt::format("{}\n", line(done, total)));
   }
 }
 
 void Progress::finish() {
   if (std::exchange(drawn_, false)) {
-    fmt::print(stderr, "\r\x1b[K");
+    write_stderr(fmt::format("\r\x1b[K"));
     std::fflush(stderr);
   }
 }

@@ -66,6 +66,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
     : options_(options),
       vocabulary_(vocabulary),
       limits_{runner->config().vocab_size, options.context_tokens, options.scheduler.max_num_seqs},
+      spec_(kv->spec()),
       runner_(std::move(runner)),
       key_index_(std::move(key_index)),
       kv_(std::move(kv)),
@@ -75,15 +76,23 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
 
 Engine::~Engine() { shutdown(std::chrono::milliseconds(0)); }
 
+std::int64_t Engine::kv_bytes(std::int64_t num_tokens) const {
+  return spec_.slots_for_sequence(num_tokens, options_.scheduler.max_num_batched_tokens) *
+         static_cast<std::int64_t>(spec_.slot_bytes());
+}
+
 Expected<RequestId> Engine::submit(Request request, Callback callback) {
   if (auto checked = check_request(request, limits_); !checked) {
     return fail(std::move(checked.error()));
   }
   if (!loop_.can_ever_fit(static_cast<int>(request.prompt.size()))) {
-    return fail(StatusCode::kResourceExhausted,
-                fmt::format("prompt has {} tokens, whose KV is more than the fast tier holds; a "
-                            "shorter prompt or a larger --kv-fast-bytes is needed",
-                            request.prompt.size()));
+    return fail(
+        StatusCode::kResourceExhausted,
+        fmt::format("prompt has {} tokens, whose KV takes {} bytes, more than the {} of the "
+                    "fast tier; a shorter prompt or a larger --kv-fast-bytes is needed",
+                    request.prompt.size(),
+                    kv_bytes(static_cast<std::int64_t>(request.prompt.size())),
+                    stats().slots_total * stats().slot_bytes));
   }
   // Samplers are made here: a grammar takes time, which running requests should not wait for.
   std::vector<std::unique_ptr<Sampler>> samplers;

@@ -71,10 +71,13 @@ class Engine final : public EngineClient {
          std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
          std::unique_ptr<KeyIndex> key_index);
   void run();
+  // Of a sequence of its own.
+  std::int64_t kv_bytes(std::int64_t num_tokens) const;
 
   const EngineOptions options_;
   const Vocabulary& vocabulary_;
   const RequestLimits limits_;
+  const KVCacheSpec spec_;
   std::unique_ptr<ModelRunner> runner_;  // the engine thread's, as the three below
   std::unique_ptr<KeyIndex> key_index_;
   std::unique_ptr<KVCacheManager> kv_;
