@@ -31,6 +31,10 @@ namespace {
 // description is a few hundred KiB.
 constexpr std::size_t kMaxCachedGraphs = 16;
 
+// The kernel maps 64 KiB around each page of the embedding that a row touches: so many rows are
+// 32 MiB at most.
+constexpr std::size_t kRowsPerGiveBack = 512;
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -82,6 +86,11 @@ class GgmlModelRunner final : public ModelRunner {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       times_.attention_read_bytes += attention_->planned_read_bytes(layer);
       times_.index_read_bytes += attention_->planned_index_bytes(layer);
+    }
+    rows_since_give_back_ += batch.tokens.size();
+    if (rows_since_give_back_ >= kRowsPerGiveBack) {
+      store_.give_back_embedding_pages();
+      rows_since_give_back_ = 0;
     }
     times_.steps += 1;
     const double total = seconds_since(start);
@@ -141,6 +150,7 @@ class GgmlModelRunner final : public ModelRunner {
   std::list<StepGraph> graphs_;
   std::vector<std::int32_t> positions_;
   StepTimes times_;
+  std::size_t rows_since_give_back_ = 0;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/bytes.h"
@@ -227,6 +228,7 @@ Expected<ggml_tensor*> WeightStore::embedding(const std::string& name, std::int6
   if (!source) {
     return fail(source.error());
   }
+  embeddings_.push_back(*source);
   return map_tensor(**source, columns, rows);
 }
 
@@ -338,8 +340,19 @@ Expected<void> WeightStore::upload(const std::function<bool(double)>& progress) 
       return fail(StatusCode::kCancelled, fmt::format("{}: loading was stopped", file_.path()));
     }
   }
+  std::erase_if(embeddings_, [&](const GgufTensor* embedding) {
+    return std::none_of(copies_.begin(), copies_.end(), [&](const Copy& copy) {
+      return std::find(copy.sources.begin(), copy.sources.end(), embedding) != copy.sources.end();
+    });
+  });
   copies_.clear();
   return {};
+}
+
+void WeightStore::give_back_embedding_pages() const {
+  for (const GgufTensor* embedding : embeddings_) {
+    file_.drop_pages(embedding->data);
+  }
 }
 
 }  // namespace karez

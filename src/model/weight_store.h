@@ -59,6 +59,10 @@ class WeightStore {
   // Fails: kResourceExhausted without memory.
   Expected<void> upload(const std::function<bool(double)>& progress);
 
+  // Gives pages of the file back that row look-ups have touched, where products use a copy. They
+  // come again from the file's cache when they are needed.
+  void give_back_embedding_pages() const;
+
   const GgufFile& file() const { return file_; }
   // Bytes of weights held outside the mapped file.
   std::size_t copied_bytes() const { return copied_bytes_; }
@@ -100,6 +104,7 @@ class WeightStore {
   ggml_context_ptr mapped_context_;
   std::vector<Copy> copies_;
   std::vector<Filled> filled_;
+  std::vector<const GgufTensor*> embeddings_;  // after upload(): those that have a copy as well
   std::size_t copied_bytes_ = 0;
   std::size_t widening_bytes_left_;
 };

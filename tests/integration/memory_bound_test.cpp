@@ -53,7 +53,10 @@ TEST_P(MemoryBound, HoldsWeightsOnceTheCapAndAtMost150MiB) {
         break;
       }
       ForwardBatch batch;
-      batch.tokens.assign(kStepTokens, 100 + tokens_read % 50);
+      // All over the vocabulary, so that all of the embedding is looked at.
+      for (int i = 0; i < kStepTokens; ++i) {
+        batch.tokens.push_back((tokens_read + i) * 7919 % (*runner)->config().vocab_size);
+      }
       SequenceRows rows;
       rows.first_position = position;
       rows.num_rows = kStepTokens;
