@@ -7,8 +7,11 @@
 #include <ggml.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "base/bytes.h"
@@ -41,6 +44,24 @@ std::vector<ggml_backend_buffer_type_t> find_fast_buffer_types() {
   }
   return types;
 }
+
+// Gives the pages of a range of the file back again and again while somebody reads through it, so
+// that a large tensor is not in memory twice while it is copied.
+class PageSweeper {
+ public:
+  PageSweeper(const GgufFile& file, std::span<const std::byte> range)
+      : thread_([&file, range](const std::stop_token& stop) {
+          constexpr std::chrono::milliseconds kPause(5);
+          while (!stop.stop_requested()) {
+            std::this_thread::sleep_for(kPause);
+            file.drop_pages(range);
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+constexpr std::size_t kLargeTensorBytes = 32 << 20;
 
 // Tensors beyond those of the file: glued and repeated ones, output duplicates.
 constexpr std::size_t kExtraTensors = 64;
@@ -331,7 +352,14 @@ Expected<void> WeightStore::upload(const std::function<bool(double)>& progress) 
       }
       bytes = glued.data();
     }
-    ggml_backend_tensor_set(copy.tensor, bytes, 0, ggml_nbytes(copy.tensor));
+    {
+      std::optional<PageSweeper> sweeper;
+      if (bytes == copy.sources.front()->data.data() &&
+          ggml_nbytes(copy.tensor) > kLargeTensorBytes) {
+        sweeper.emplace(file_, copy.sources.front()->data);
+      }
+      ggml_backend_tensor_set(copy.tensor, bytes, 0, ggml_nbytes(copy.tensor));
+    }
     for (const GgufTensor* source : copy.sources) {
       file_.drop_pages(source->data);
     }
