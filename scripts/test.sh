@@ -4,7 +4,7 @@
 #   under AddressSanitizer and UndefinedBehaviorSanitizer: unit tests, and the random ones again;
 #   under ThreadSanitizer: what runs on several threads; and the format of the sources.
 #
-#   scripts/test.sh          everything (about 15 minutes on 2 cores after set-up)
+#   scripts/test.sh          everything (about 35 minutes on 2 cores after set-up)
 #   scripts/test.sh --quick  unit tests only
 #
 # Every part runs even if one before it has failed; the exit status is 0 only if all passed.
