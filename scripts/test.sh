@@ -55,10 +55,11 @@ run_optimised() {
 run_asan() {
   build asan karez_fast_tests && run asan -L '^(unit|property)$' -j "$jobs"
 }
-# Only what has threads of its own is built for TSan.
+# Only what has threads of its own is built for TSan, and not the server: Asio orders memory by fences,
+# which g++'s TSan does not see.
 run_tsan() {
-  build tsan unit_attention unit_kv_tier property_tier unit_engine unit_server \
-    && run tsan -R '^(unit_(attention|kv_tier|engine|server)|property_tier)\.' -j "$jobs"
+  build tsan unit_attention unit_kv_tier property_tier unit_engine \
+    && run tsan -R '^(unit_(attention|kv_tier|engine)|property_tier)\.' -j "$jobs"
 }
 check_format() {
   git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror
