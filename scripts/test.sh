@@ -23,6 +23,7 @@ bash scripts/setup.sh --tests
 
 jobs=$(nproc)
 results=()
+failures=()
 failed=0
 # part NAME COMMAND...: runs it and notes how it ended and how long it took.
 part() {
@@ -41,9 +42,23 @@ build() {
     || { cat "build/$preset-configure.log"; return 1; }
   NINJA_STATUS='[%f/%t %es] ' cmake --build "build/$preset" --parallel "$jobs" ${1:+--target "$@"}
 }
-# run PRESET CTEST_ARGUMENTS...
+# run PRESET CTEST_ARGUMENTS...: notes what the failed tests said, for the summary.
 run() {
-  ctest --test-dir "build/$1" --output-on-failure --no-tests=error --timeout 900 "${@:2}"
+  local log=build/$1-tests.log
+  if ctest --test-dir "build/$1" --output-on-failure --no-tests=error --timeout 900 "${@:2}" \
+      2>&1 | tee "$log"; then
+    return
+  fi
+  failures+=("$log")
+  return 1
+}
+# The output of the failed tests in a log of CTest, at most 60 lines of each.
+show_failures() {
+  printf '\n== what failed in %s\n' "$1"
+  awk '/^ *[0-9]+\/[0-9]+ Test / { shown = /\*\*\*/ ? 60 : 0 }
+       /^ *Start +[0-9]+: / || /tests passed,/ { shown = 0 }
+       shown-- > 0' "$1"
+  sed -n '/^The following tests FAILED/,$p' "$1"
 }
 run_unit() {
   build dev karez_fast_tests && run dev -L '^unit$' -j "$jobs"
@@ -78,6 +93,7 @@ else
   part "ThreadSanitizer" run_tsan
 fi
 
+for log in "${failures[@]}"; do show_failures "$log"; done
 printf '\n== summary\n'
 printf '   %s\n' "${results[@]}"
 exit "$failed"
