@@ -347,8 +347,16 @@ class Evaluation {
   Expected<void> read_prompt(const EvalDocument& document, ModelRunner& runner, KvType type,
                              std::optional<KeyIndexKind> index, Prompt& prompt) {
     const int length = prompt_tokens(document) / kBlockSize * kBlockSize;
+    std::vector<float> centres;
+    if (index && codes_tokens(*index)) {
+      auto measured = centres_of(runner, type);
+      if (!measured) {
+        return fail(measured.error());
+      }
+      centres = std::move(*measured);
+    }
     auto store = EvalStore::create(config_.kv_cache_spec(type), index, length, document.num_decoded,
-                                   options_.step_tokens, {});
+                                   options_.step_tokens, std::move(centres));
     if (!store) {
       return fail(store.error());
     }

@@ -116,6 +116,16 @@ TEST_F(Eval, ASmallBudgetCostsMoreThanALargeOne) {
   EXPECT_LT(mean(report.modes[0]), mean(report.modes[1]));
 }
 
+TEST_F(Eval, TheKeyCentreReachesTheIndexThatHasOne) {
+  const std::vector<EvalMode> modes = {sparse(96), sparse(96, KeyIndexKind::kMinMax)};
+  const EvalReport without = run(modes);
+  options.key_centre = {"b.txt", text};
+  const EvalReport with = run(modes);
+  EXPECT_EQ(with.key_centre, "b.txt");
+  EXPECT_NE(with.modes[0].total().nll, without.modes[0].total().nll);
+  EXPECT_EQ(with.modes[1].total().nll, without.modes[1].total().nll);
+}
+
 TEST_F(Eval, ANarrowKvTypeCostsALittle) {
   options.reference_type = KvType::kF32;
   const EvalFigures figures = run({{.kv_type = KvType::kQ8_0}}).modes[0].total();
