@@ -15,7 +15,7 @@
 namespace karez {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 using Word = std::uint64_t;
 
 constexpr std::size_t kStreams = 4;  // far apart: one stream does not fill the memory pipeline
@@ -67,9 +67,9 @@ Expected<double> measure_read_bandwidth(int num_threads, std::int64_t buffer_byt
   double best_seconds = 0.0;
   for (int pass = 0; pass < num_passes; ++pass) {
     pass_border.arrive_and_wait();
-    const auto start = Clock::now();
+    const auto start = SteadyClock::now();
     pass_border.arrive_and_wait();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = std::chrono::duration<double>(SteadyClock::now() - start).count();
     best_seconds = pass == 0 ? seconds : std::min(best_seconds, seconds);
   }
   for (std::thread& worker : workers) {

@@ -29,7 +29,7 @@
 namespace karez {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 Expected<ModelConfig> config_of(const std::string& path) {
   auto file = GgufFile::open(path);
@@ -161,7 +161,7 @@ void print_details(const ModelConfig& config, const GenerateReport& report) {
 }
 
 Expected<int> generate(const GenerateFlags& typed) {
-  const auto load_start = Clock::now();
+  const auto load_start = SteadyClock::now();
   const InterruptGuard interrupt;
   auto checked = check_generate_flags(typed);
   if (!checked) {
@@ -241,7 +241,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   if (!runner) {
     return fail(std::move(runner.error()));
   }
-  report.load_seconds = std::chrono::duration<double>(Clock::now() - load_start).count();
+  report.load_seconds = std::chrono::duration<double>(SteadyClock::now() - load_start).count();
 
   AnswerStream answer;
   Progress prefill("prompt", "tokens");

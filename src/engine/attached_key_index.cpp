@@ -1,6 +1,7 @@
 #include "engine/attached_key_index.h"
 
 #include <utility>
+#include <vector>
 
 namespace karez {
 
@@ -9,8 +10,11 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
   if (!sparse.is_on()) {
     return nullptr;
   }
-  auto index = KeyIndex::create(kv.spec(), sparse.block_index,
-                                block_id_ranges(kv.spec(), kv.stats().slots_total));
+  std::vector<BlockIdRange> ranges;
+  for (int group = 0; group < static_cast<int>(kv.layer_groups().size()); ++group) {
+    ranges.push_back({kv.first_block_id(group), kv.num_block_ids(group)});
+  }
+  auto index = KeyIndex::create(kv.spec(), sparse.block_index, ranges);
   if (!index) {
     return fail(std::move(index.error()));
   }

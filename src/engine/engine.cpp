@@ -50,28 +50,30 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
                                                  std::unique_ptr<ModelRunner> runner,
                                                  std::unique_ptr<KVCacheManager> kv,
                                                  const Vocabulary& vocabulary,
-                                                 std::unique_ptr<KeyIndex> key_index) {
+                                                 std::unique_ptr<KeyIndex> key_index,
+                                                 std::unique_ptr<BlockLoader> loader) {
   if (auto valid = options.validate(); !valid) {
     return fail(std::move(valid.error()));
   }
-  std::unique_ptr<Engine> engine(
-      new Engine(options, std::move(runner), std::move(kv), vocabulary, std::move(key_index)));
+  std::unique_ptr<Engine> engine(new Engine(options, std::move(runner), std::move(kv), vocabulary,
+                                            std::move(key_index), std::move(loader)));
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   return engine;
 }
 
 Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
-               std::unique_ptr<KeyIndex> key_index)
+               std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader)
     : options_(options),
       vocabulary_(vocabulary),
       limits_{runner->config().vocab_size, options.context_tokens, options.scheduler.max_num_seqs},
       spec_(kv->spec()),
+      loader_(std::move(loader)),
       runner_(std::move(runner)),
       key_index_(std::move(key_index)),
       kv_(std::move(kv)),
-      loop_(*runner_, *kv_, key_index_.get(), prefix_cache_of(options, *kv_), options.scheduler,
-            clock_of(options)),
+      loop_(*runner_, *kv_, key_index_.get(), loader_.get(), prefix_cache_of(options, *kv_),
+            options.scheduler, clock_of(options)),
       stats_(loop_.stats()) {}
 
 Engine::~Engine() { shutdown(std::chrono::milliseconds(0)); }

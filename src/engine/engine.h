@@ -20,6 +20,7 @@
 
 #include "attention/key_index.h"
 #include "base/status.h"
+#include "engine/block_loader.h"
 #include "engine/engine_client.h"
 #include "engine/engine_loop.h"
 #include "engine/request_check.h"
@@ -47,13 +48,15 @@ struct EngineOptions {
 class Engine final : public EngineClient {
  public:
   // Starts the thread. The vocabulary must outlive the engine. key_index: from attach_key_index(),
-  // for a runner with sparse attention; else null.
+  // for a runner with sparse attention; else null. loader: the runner's selection listener, for a
+  // store with a home tier; else null.
   // Fails: as EngineOptions::validate().
   static Expected<std::unique_ptr<Engine>> create(const EngineOptions& options,
                                                   std::unique_ptr<ModelRunner> runner,
                                                   std::unique_ptr<KVCacheManager> kv,
                                                   const Vocabulary& vocabulary,
-                                                  std::unique_ptr<KeyIndex> key_index = nullptr);
+                                                  std::unique_ptr<KeyIndex> key_index = nullptr,
+                                                  std::unique_ptr<BlockLoader> loader = nullptr);
   // Cancels what still runs.
   ~Engine() override;
 
@@ -69,7 +72,7 @@ class Engine final : public EngineClient {
  private:
   Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
          std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
-         std::unique_ptr<KeyIndex> key_index);
+         std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader);
   void run();
   // Of a sequence of its own.
   std::int64_t kv_bytes(std::int64_t num_tokens) const;
@@ -78,7 +81,8 @@ class Engine final : public EngineClient {
   const Vocabulary& vocabulary_;
   const RequestLimits limits_;
   const KVCacheSpec spec_;
-  std::unique_ptr<ModelRunner> runner_;  // the engine thread's, as the three below
+  std::unique_ptr<BlockLoader> loader_;  // the engine thread's, as the four below
+  std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<KeyIndex> key_index_;
   std::unique_ptr<KVCacheManager> kv_;
   EngineLoop loop_;

@@ -8,14 +8,17 @@
 namespace karez {
 
 EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
-                       std::unique_ptr<PrefixCache> prefix_cache, const SchedulerOptions& options,
-                       std::function<double()> clock)
+                       BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
+                       const SchedulerOptions& options, std::function<double()> clock)
     : runner_(runner),
       kv_(kv),
       key_index_(key_index),
+      loader_(loader),
       prefix_cache_(std::move(prefix_cache)),
       scheduler_(kv, prefix_cache_.get(), options),
-      clock_(std::move(clock)) {}
+      clock_(std::move(clock)) {
+  KAREZ_CHECK(loader != nullptr || kv.residency() == nullptr, "a home tier needs a loader");
+}
 
 void EngineLoop::add(Submission submission) {
   const Request& request = *submission.request;
@@ -57,16 +60,21 @@ void EngineLoop::plan() {
 }
 
 void EngineLoop::compute() {
-  const StepPlan plan = std::exchange(plan_, {});
+  StepPlan plan = std::exchange(plan_, {});
   if (plan.sequences.empty()) {
     scheduler_.update(plan, {});
     return;
   }
   const ForwardBatch batch = make_batch(plan, kv_, key_index_);
   const double forward_start = clock_();
+  if (loader_ != nullptr) {
+    loader_->begin_step(kv_, batch.sequences);
+  }
   const auto logits = runner_.forward(batch, kv_);
+  const std::vector<bool> lost = loader_ == nullptr ? std::vector<bool>() : loader_->end_step();
   totals_.forward_seconds += clock_() - forward_start;
   if (logits) {
+    lose(plan, lost);
     const StepOutput output = sample(plan, *logits);
     scheduler_.update(plan, output);
   } else {
@@ -78,6 +86,18 @@ void EngineLoop::compute() {
   }
   ++totals_.steps;
   totals_.step_seconds += clock_() - step_start_seconds_;
+}
+
+void EngineLoop::lose(StepPlan& plan, const std::vector<bool>& lost) {
+  for (std::size_t i = 0; i < lost.size(); ++i) {
+    PlannedSequence& planned = plan.sequences[i];
+    if (lost[i] && !scheduler_.lose(planned)) {
+      end_choices(
+          planned.request, planned.choice, planned.num_choices, FinishReason::kError,
+          Status(StatusCode::kUnavailable,
+                 "keys and values could not be read back from the tier below the fast one"));
+    }
+  }
 }
 
 void EngineLoop::note_scheduled(const StepPlan& plan) {
@@ -96,6 +116,10 @@ StepOutput EngineLoop::sample(const StepPlan& plan, std::span<const float> logit
   const auto vocab_size = static_cast<std::size_t>(runner_.config().vocab_size);
   for (const PlannedSequence& planned : plan.sequences) {
     if (!planned.wants_logits) {
+      continue;
+    }
+    if (planned.is_lost) {
+      logits = logits.subspan(vocab_size);
       continue;
     }
     KAREZ_CHECK(logits.size() >= vocab_size, "logits for each output row");

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/block_loader.h"
 #include "engine/choice_stream.h"
 #include "engine/engine_client.h"
 #include "kv/kv_cache_manager.h"
@@ -31,10 +32,11 @@ class EngineLoop {
   };
 
   // All must outlive it. key_index: of kv's blocks; null: the runner has no sparse attention.
+  // loader: the runner's selection listener, needed if kv has a home tier; else may be null.
   // prefix_cache: null turns sharing off. clock: seconds.
   EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
-             std::unique_ptr<PrefixCache> prefix_cache, const SchedulerOptions& options,
-             std::function<double()> clock);
+             BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
+             const SchedulerOptions& options, std::function<double()> clock);
 
   void add(Submission submission);
   // Ends all its choices with kCancelled. Unknown ids are ignored.
@@ -63,6 +65,8 @@ class EngineLoop {
   };
 
   void note_scheduled(const StepPlan& plan);
+  // Sequences whose KV could not be read from home are computed again.
+  void lose(StepPlan& plan, const std::vector<bool>& lost);
   // Samples for each choice with logits and keeps its event.
   StepOutput sample(const StepPlan& plan, std::span<const float> logits);
   void end_choices(RequestId id, int first_choice, int num_choices, FinishReason reason,
@@ -72,6 +76,7 @@ class EngineLoop {
   ModelRunner& runner_;
   KVCacheManager& kv_;
   const KeyIndex* key_index_;
+  BlockLoader* loader_;
   std::unique_ptr<PrefixCache> prefix_cache_;
   Scheduler scheduler_;
   std::function<double()> clock_;

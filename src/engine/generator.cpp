@@ -9,6 +9,8 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "kv/block_pin.h"
+#include "kv/residency.h"
+#include "kv/window_blocks.h"
 #include "model/tokenizer.h"
 #include "sampling/stop_sequences.h"
 #include "sampling/utf8.h"
@@ -16,10 +18,10 @@
 namespace karez {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_since(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
 // A sequence of the KV store that is closed at the end of its scope.
@@ -38,9 +40,9 @@ class OpenSequence {
 
 // Runs tokens that extend() has made room for. Logits of the last one if wanted.
 Expected<std::span<const float>> forward(ModelRunner& runner, KVCacheManager& kv,
-                                         const KeyIndex* key_index, int prompt_tokens,
-                                         SequenceId sequence, std::span<const TokenId> tokens,
-                                         bool want_logits) {
+                                         const KeyIndex* key_index, BlockLoader* loader,
+                                         int prompt_tokens, SequenceId sequence,
+                                         std::span<const TokenId> tokens, bool want_logits) {
   const BlockPin pin = kv.pin(sequence);
   ForwardBatch batch;
   batch.key_index = key_index;
@@ -58,7 +60,21 @@ Expected<std::span<const float>> forward(ModelRunner& runner, KVCacheManager& kv
   if (want_logits) {
     batch.output_rows.push_back(static_cast<int>(tokens.size()) - 1);
   }
-  return runner.forward(batch, kv);
+  if (loader == nullptr) {
+    return runner.forward(batch, kv);
+  }
+  loader->begin_step(kv, batch.sequences);
+  auto logits = runner.forward(batch, kv);
+  const std::vector<bool> lost = loader->end_step();
+  if (logits && lost.front()) {
+    return fail(StatusCode::kUnavailable,
+                "keys and values could not be read back from the tier below the fast one");
+  }
+  if (logits && kv.residency() != nullptr) {
+    kv.write_home(sequence);
+    kv.residency()->advance();
+  }
+  return logits;
 }
 
 // Turns tokens into text for the reader. False: the reader is gone.
@@ -100,6 +116,18 @@ std::int64_t kv_bytes_for_sequence(const KVCacheSpec& spec, std::int64_t num_tok
          static_cast<std::int64_t>(spec.slot_bytes());
 }
 
+// Whether a lone sequence fits at home while its layers are read one by one.
+bool fits_with_home(const KVCacheManager& kv, std::int64_t num_tokens, int chunk_tokens) {
+  const KVCacheSpec& spec = kv.spec();
+  const std::int64_t home =
+      kv.residency()->stats().home_bytes_total / static_cast<std::int64_t>(spec.slot_bytes());
+  // What one layer reads, what a step writes, what the step before wrote, and a spare one.
+  const std::int64_t fast = spec.num_kv_heads * num_blocks(num_tokens) +
+                            2 * spec.slots_for_sequence(chunk_tokens, chunk_tokens) + 1;
+  return spec.slots_for_sequence(num_tokens, chunk_tokens) <= home &&
+         fast <= kv.stats().slots_total;
+}
+
 Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOptions& options,
                             int vocab_size, const KVCacheManager& kv) {
   if (prompt.empty()) {
@@ -136,6 +164,9 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
   const std::size_t answer = std::min(wanted, context - prompt.size());
   const auto total = static_cast<std::int64_t>(prompt.size() + answer - 1);
   const KVCacheStats stats = kv.stats();
+  if (kv.residency() != nullptr && fits_with_home(kv, total, options.chunk_tokens)) {
+    return {};
+  }
   const std::int64_t needed = kv_bytes_for_sequence(kv.spec(), total, options.chunk_tokens);
   const std::int64_t free = stats.cap_bytes - stats.used_bytes;
   if (needed > free) {
@@ -150,8 +181,8 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
 }
 
 Generator::Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text,
-                     const KeyIndex* key_index)
-    : runner_(runner), kv_(kv), text_(std::move(text)), key_index_(key_index) {}
+                     const KeyIndex* key_index, BlockLoader* loader)
+    : runner_(runner), kv_(kv), text_(std::move(text)), key_index_(key_index), loader_(loader) {}
 
 Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
                                           const GeneratorOptions& options, Sampler& sampler,
@@ -170,7 +201,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     return result;
   };
 
-  const auto prefill_start = Clock::now();
+  const auto prefill_start = SteadyClock::now();
   std::span<const float> logits;
   const int prompt_tokens = static_cast<int>(prompt.size());
   while (result.prompt_tokens < prompt_tokens) {
@@ -185,7 +216,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     }
     const auto chunk = prompt.subspan(static_cast<std::size_t>(result.prompt_tokens),
                                       static_cast<std::size_t>(count));
-    auto output = forward(runner_, kv_, key_index_, prompt_tokens, sequence.id(), chunk,
+    auto output = forward(runner_, kv_, key_index_, loader_, prompt_tokens, sequence.id(), chunk,
                           result.prompt_tokens + count == prompt_tokens);
     if (!output) {
       return fail(std::move(output.error()));
@@ -208,7 +239,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
   const auto end_text = [&](FinishReason reason) {
     return finish(stream.finish() ? reason : FinishReason::kCancelled);
   };
-  const auto decode_start = Clock::now();
+  const auto decode_start = SteadyClock::now();
   while (true) {
     if (cancelled.load(std::memory_order_relaxed)) {
       return end_text(FinishReason::kCancelled);
@@ -230,8 +261,9 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     if (result.generated_tokens == limit || !kv_.extend(sequence.id(), 1)) {
       return end_text(FinishReason::kLength);
     }
-    auto output = forward(runner_, kv_, key_index_, prompt_tokens, sequence.id(), {&*token, 1},
-                          /*want_logits=*/true);
+    auto output =
+        forward(runner_, kv_, key_index_, loader_, prompt_tokens, sequence.id(), {&*token, 1},
+                /*want_logits=*/true);
     if (!output) {
       return fail(std::move(output.error()));
     }

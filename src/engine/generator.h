@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "base/token.h"
+#include "engine/block_loader.h"
 #include "kv/kv_cache_manager.h"
 #include "model/model_runner.h"
 #include "sampling/sampler.h"
@@ -74,10 +75,10 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
 
 class Generator {
  public:
-  // All must outlive the generator. key_index: as of Engine::create(); the answer's rows are sparse
-  // with one.
+  // All must outlive the generator. key_index, loader: as of Engine::create(); the answer's rows
+  // are sparse with an index.
   Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text,
-            const KeyIndex* key_index = nullptr);
+            const KeyIndex* key_index = nullptr, BlockLoader* loader = nullptr);
 
   // Ends with kLength when max_tokens, the context or the KV cap is reached. The runner's step
   // times afterwards are those of the answer's steps, without the prompt's.
@@ -91,6 +92,7 @@ class Generator {
   KVCacheManager& kv_;
   TokenText text_;
   const KeyIndex* key_index_;
+  BlockLoader* loader_;
 };
 
 }  // namespace karez

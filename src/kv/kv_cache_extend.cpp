@@ -1,5 +1,6 @@
 // How sequences grow: blocks out of the window are released, new ones taken, shared ones copied.
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "base/check.h"
@@ -50,8 +51,26 @@ bool KVCacheManager::extend(SequenceId sequence, int num_tokens) {
     slots_taken += growth_of(blocks, target.tables[g], old_tokens, num_tokens).blocks_taken() *
                    blocks.slots_per_block(static_cast<int>(g));
   }
-  if (slots_taken > blocks.num_available_slots() ||
-      num_tokens > std::numeric_limits<int>::max() - old_tokens) {
+  if (num_tokens > std::numeric_limits<int>::max() - old_tokens) {
+    return false;
+  }
+  Residency* residency = impl_->residency.get();
+  std::array<bool, kMaxLayerGroups> was_home = {};
+  if (residency != nullptr) {
+    if (num_tokens > 0 && old_tokens % kBlockSize != 0) {
+      for (std::size_t g = 0; g < target.tables.size(); ++g) {
+        const BlockId last = target.tables[g].blocks.back();
+        was_home[g] = residency->is_any_home(last);
+        if (!residency->reopen(last)) {
+          return false;
+        }
+      }
+    }
+    if (slots_taken > blocks.num_available_slots()) {
+      residency->settle();
+    }
+  }
+  if (slots_taken > blocks.num_available_slots()) {
     return false;
   }
   for (std::size_t g = 0; g < target.tables.size(); ++g) {
@@ -61,6 +80,7 @@ bool KVCacheManager::extend(SequenceId sequence, int num_tokens) {
       continue;
     }
     const BlockId old_last = table.empty() ? BlockId::none() : table.back();
+    const bool goes_home_again = growth.copies_last_block && was_home[g];
     const std::size_t first = table.size() - (growth.copies_last_block ? 1 : 0);
     table.resize(table.size() + static_cast<std::size_t>(growth.new_blocks));
     KAREZ_CHECK(blocks.allocate(static_cast<int>(g), std::span(table).subspan(first)),
@@ -69,6 +89,9 @@ bool KVCacheManager::extend(SequenceId sequence, int num_tokens) {
       blocks.copy(old_last, table[first]);
       if (impl_->on_copy) {
         impl_->on_copy(old_last, table[first]);
+      }
+      if (goes_home_again) {
+        residency->write_home(old_last);
       }
       blocks.drop_reference(old_last);
       ++impl_->copies;

@@ -11,22 +11,34 @@
 namespace karez {
 
 Expected<std::unique_ptr<KVCacheManager>> KVCacheManager::create(const KVCacheSpec& spec,
-                                                                 std::int64_t cap_bytes) {
+                                                                 std::int64_t cap_bytes,
+                                                                 std::unique_ptr<Tier> home,
+                                                                 const Clock& clock) {
   if (auto valid = spec.validate(); !valid) {
     return fail(valid.error());
   }
-  auto blocks = LogicalBlocks::create(spec, cap_bytes);
+  std::int64_t home_blocks = 0;
+  if (home != nullptr) {
+    KAREZ_CHECK(home->block_bytes() == spec.slot_bytes(), "a home for blocks of this size");
+    home_blocks = home->capacity().num_extents * kExtentBlocks;
+  }
+  auto blocks = LogicalBlocks::create(spec, cap_bytes, home_blocks);
   if (!blocks) {
     return fail(blocks.error());
   }
-  return std::unique_ptr<KVCacheManager>(
-      new KVCacheManager(std::make_unique<Impl>(spec, std::move(*blocks))));
+  auto impl = std::make_unique<Impl>(spec, std::move(*blocks));
+  if (home != nullptr) {
+    impl->residency = std::make_unique<Residency>(impl->blocks, std::move(home), clock);
+    impl->blocks.set_residency(impl->residency.get());
+  }
+  return std::unique_ptr<KVCacheManager>(new KVCacheManager(std::move(impl)));
 }
 
 KVCacheManager::KVCacheManager(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 KVCacheManager::~KVCacheManager() {
   KAREZ_CHECK(impl_->blocks.num_pins() == 0, "a BlockPin outlives its KVCacheManager");
+  impl_->blocks.set_residency(nullptr);
 }
 
 // Ids are not used again before all 2^32 - 1 others were, so that a stale id is noticed.
@@ -47,6 +59,7 @@ void KVCacheManager::Impl::drop_from(CachedTable& table, std::int64_t first) {
   }
   table.blocks.resize(static_cast<std::size_t>(std::min(first, size)));
   table.num_released = std::min(table.num_released, first);
+  table.num_sent = std::min(table.num_sent, first);
 }
 
 bool KVCacheManager::Impl::can_cut(const CachedTable& table, std::int64_t window, int num_tokens) {
@@ -72,7 +85,9 @@ std::optional<SequenceId> KVCacheManager::fork(SequenceId parent, int num_tokens
   const std::int64_t size = num_blocks(num_tokens);
   for (const CachedTable& table : source.tables) {
     const std::int64_t released = std::min(table.num_released, size);
-    child.tables.push_back({{table.blocks.begin(), table.blocks.begin() + size}, released});
+    child.tables.push_back({{table.blocks.begin(), table.blocks.begin() + size},
+                            released,
+                            std::min(table.num_sent, size)});
     for (std::int64_t i = released; i < size; ++i) {
       impl_->blocks.add_reference(table.blocks[static_cast<std::size_t>(i)]);
     }
@@ -103,6 +118,8 @@ bool KVCacheManager::truncate(SequenceId sequence, int num_tokens) {
   }
   for (CachedTable& table : target.tables) {
     impl_->drop_from(table, num_blocks(num_tokens));
+    // A last block that is cut becomes full again later.
+    table.num_sent = std::min(table.num_sent, std::int64_t{num_tokens / kBlockSize});
   }
   target.num_tokens = num_tokens;
   return true;
@@ -141,6 +158,12 @@ const KVCacheSpec& KVCacheManager::spec() const { return impl_->spec; }
 const std::vector<LayerGroup>& KVCacheManager::layer_groups() const {
   return impl_->blocks.groups();
 }
+
+std::uint32_t KVCacheManager::first_block_id(int group) const {
+  return impl_->blocks.first_id(group);
+}
+
+std::size_t KVCacheManager::num_block_ids(int group) const { return impl_->blocks.num_ids(group); }
 
 int KVCacheManager::group_of_layer(int layer) const {
   KAREZ_CHECK(layer >= 0 && layer < impl_->spec.num_layers, "no such layer");

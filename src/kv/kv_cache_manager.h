@@ -4,6 +4,10 @@
 // reference counted and shared by forks; a shared block that is about to be written is copied first
 // (copy-on-write). Running out of slots is a value: extend() says false and changes nothing.
 //
+// With a home tier (Residency) a sequence's blocks may lie below the fast tier: slots are then
+// taken from blocks that are at home too, and a step names what it reads before it reads it. A cap
+// that is full of others' clean blocks has room.
+//
 // Does not know tokens' content, models, requests or attention. Which content is where is the
 // PrefixCache's to know: it marks blocks as cached.
 //
@@ -12,7 +16,8 @@
 //                   idle  --open_cached--> owned;  --extend of any sequence, oldest first--> free
 //
 // Invariants (check_invariants): each slot is free or owned by one block; reference counts equal
-// the number of table entries; a block with references or pins, or a cached one, has all its slots.
+// the number of table entries; a block with references or pins, or a cached one, has all its slots,
+// or is at home where it lacks one.
 //
 // Thread: one owner thread for every non-const call. While a step runs, worker threads may read
 // tables and views and write the tokens of the step into blocks that extend() made private.
@@ -20,7 +25,7 @@
 // groups) unless it needs a block.
 //
 // Metadata, with S slots, G layer groups and B blocks that could exist (S / (layers x heads),
-// summed over the groups): 4 S G for the slot table, S / 8 + B / 8 for free lists, 16 B for counts
+// summed over the groups): 4 S G for the slot table, S / 8 + B / 8 for free lists, 24 B for counts
 // and links of idle blocks, and 4 bytes for each block table entry. With 4 KiB slots and one group
 // that is 0.1 % of the cap.
 #pragma once
@@ -38,6 +43,7 @@
 #include "kv/block_table.h"
 #include "kv/kv_cache_spec.h"
 #include "kv/kv_types.h"
+#include "kv/residency.h"
 
 namespace karez {
 
@@ -57,8 +63,11 @@ class KVCacheManager {
  public:
   // A cap that holds less than one block of each group is allowed; extend() then always says false.
   // Fails: as KVCacheSpec::validate() and LogicalBlocks::create().
+  // home: where full blocks live below the fast tier; null: nowhere. clock: the tier's.
   static Expected<std::unique_ptr<KVCacheManager>> create(const KVCacheSpec& spec,
-                                                          std::int64_t cap_bytes);
+                                                          std::int64_t cap_bytes,
+                                                          std::unique_ptr<Tier> home = nullptr,
+                                                          const Clock& clock = Clock::steady());
   // Requires: all pins are gone.
   ~KVCacheManager();
 
@@ -108,13 +117,25 @@ class KVCacheManager {
   // are ignored. Requires: all others are cached.
   SequenceId open_cached(int num_tokens, std::vector<std::vector<BlockId>> tables);
 
+  // Null without a home tier.
+  Residency* residency();
+  const Residency* residency() const;
+  // After a step: the sequence's full blocks, whose tokens are written, go home in the background.
+  void write_home(SequenceId sequence);
+  // Another sequence is to run in its place: its last, partly filled block goes home too, so that
+  // all its slots can be taken. It stays open.
+  void demote(SequenceId sequence);
+
   int num_tokens(SequenceId sequence) const;
   BlockTableView table(SequenceId sequence, int group) const;
-  // Keeps all blocks that the sequence has now in place until the pin is gone.
+  // Keeps all blocks that the sequence has now from being freed until the pin is gone.
   BlockPin pin(SequenceId sequence);
 
   const KVCacheSpec& spec() const;
   const std::vector<LayerGroup>& layer_groups() const;
+  // The BlockIds of a group are [first_block_id, first_block_id + num_block_ids).
+  std::uint32_t first_block_id(int group) const;
+  std::size_t num_block_ids(int group) const;
   int group_of_layer(int layer) const;
   KVLayerView layer(int layer) const;
   KVCacheStats stats() const;

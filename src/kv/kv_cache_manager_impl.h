@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/check.h"
 #include "kv/kv_cache_manager.h"
 #include "kv/logical_blocks.h"
+#include "kv/residency.h"
 
 namespace karez {
 
@@ -19,6 +21,7 @@ namespace karez {
 struct CachedTable {
   std::vector<BlockId> blocks;    // entry i: tokens [16 i, 16 i + 16)
   std::int64_t num_released = 0;  // leading entries that are none: they fell out of the window
+  std::int64_t num_sent = 0;      // leading entries that were given to Residency::write_home()
 };
 
 struct CachedSequence {
@@ -42,6 +45,7 @@ struct KVCacheManager::Impl {
   SequenceId add(CachedSequence sequence);
   // Drops the references of the table's leading blocks that no row from `position` on uses.
   void release_before(CachedTable& table, std::int64_t window, std::int64_t position);
+  void send_home(CachedTable& table, std::int64_t end);
   // Drops the references of all blocks from index `first` on.
   void drop_from(CachedTable& table, std::int64_t first);
   // The table still has all blocks that a sequence cut to num_tokens uses.
@@ -52,6 +56,7 @@ struct KVCacheManager::Impl {
   std::unordered_map<SequenceId, CachedSequence> sequences;
   std::uint32_t next_sequence = 0;
   std::int64_t copies = 0;
+  std::unique_ptr<Residency> residency;  // of blocks, so it goes first; may be null
   std::function<void(BlockId from, BlockId to)> on_copy;
 };
 

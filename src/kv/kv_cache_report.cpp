@@ -55,10 +55,14 @@ KVCacheStats KVCacheManager::stats() const {
       metadata += table.blocks.capacity() * sizeof(BlockId);
     }
   }
+  if (impl_->residency != nullptr) {
+    metadata += impl_->residency->metadata_bytes();
+  }
   KVCacheStats stats;
   stats.slots_total = pool.num_slots();
   stats.slots_idle = blocks.num_idle_slots();
-  stats.slots_used = pool.num_held() - stats.slots_idle;
+  stats.slots_used = pool.num_held() - stats.slots_idle -
+                     (impl_->residency == nullptr ? 0 : impl_->residency->num_loose_slots());
   stats.cap_bytes = pool.capacity_bytes();
   stats.used_bytes = stats.slots_used * static_cast<std::int64_t>(pool.slot_bytes());
   stats.metadata_bytes = static_cast<std::int64_t>(metadata);

@@ -39,7 +39,7 @@ SequenceId KVCacheManager::open_cached(int num_tokens, std::vector<std::vector<B
     for (std::int64_t i = first; i < size; ++i) {
       impl_->blocks.reuse(table[static_cast<std::size_t>(i)]);
     }
-    sequence.tables.push_back({std::move(table), first});
+    sequence.tables.push_back({std::move(table), first, size});
   }
   return impl_->add(std::move(sequence));
 }

@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "kv/residency.h"
 
 namespace karez {
 
-Expected<LogicalBlocks> LogicalBlocks::create(const KVCacheSpec& spec, std::int64_t cap_bytes) {
+Expected<LogicalBlocks> LogicalBlocks::create(const KVCacheSpec& spec, std::int64_t cap_bytes,
+                                              std::int64_t home_blocks) {
   auto pool = BlockPool::create(spec.slot_bytes(), cap_bytes);
   if (!pool) {
     return fail(pool.error());
@@ -17,20 +20,20 @@ Expected<LogicalBlocks> LogicalBlocks::create(const KVCacheSpec& spec, std::int6
   std::vector<LayerGroup> groups = spec.layer_groups();
   std::int64_t num_ids = 0;
   for (const LayerGroup& group : groups) {
-    num_ids +=
-        pool->num_slots() / (static_cast<std::int64_t>(group.layers.size()) * spec.num_kv_heads);
+    num_ids += (pool->num_slots() + home_blocks) /
+               (static_cast<std::int64_t>(group.layers.size()) * spec.num_kv_heads);
   }
   if (num_ids > std::int64_t{BlockId::kNoneValue}) {
     return fail(StatusCode::kInvalidArgument,
-                fmt::format("the KV cap is {} bytes, which is {} logical blocks; allowed are at "
-                            "most {}",
-                            cap_bytes, num_ids, BlockId::kNoneValue));
+                fmt::format("the KV cap is {} bytes with {} blocks below it, which is {} logical "
+                            "blocks; allowed are at most {}",
+                            cap_bytes, home_blocks, num_ids, BlockId::kNoneValue));
   }
-  return LogicalBlocks(spec, std::move(groups), std::move(*pool));
+  return LogicalBlocks(spec, std::move(groups), std::move(*pool), home_blocks);
 }
 
 LogicalBlocks::LogicalBlocks(const KVCacheSpec& spec, std::vector<LayerGroup> groups,
-                             BlockPool pool)
+                             BlockPool pool, std::int64_t home_blocks)
     : pool_(std::move(pool)),
       num_kv_heads_(spec.num_kv_heads),
       groups_(std::move(groups)),
@@ -41,8 +44,8 @@ LogicalBlocks::LogicalBlocks(const KVCacheSpec& spec, std::vector<LayerGroup> gr
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const auto slots_per_block =
         static_cast<std::int64_t>(groups_[g].layers.size()) * num_kv_heads_;
-    const std::int64_t blocks = pool_.num_slots() / slots_per_block;
-    ranges_.push_back(Range{num_ids, slots_per_block, num_entries, FreeIds(blocks)});
+    const std::int64_t blocks = (pool_.num_slots() + home_blocks) / slots_per_block;
+    ranges_.push_back(Range{num_ids, slots_per_block, num_entries, FreeIds(blocks), 0});
     for (const int layer : groups_[g].layers) {
       places_[index(layer)] = LayerPlace{static_cast<int>(g), num_entries};
       num_entries += static_cast<std::size_t>(num_kv_heads_ * blocks);
@@ -52,6 +55,7 @@ LogicalBlocks::LogicalBlocks(const KVCacheSpec& spec, std::vector<LayerGroup> gr
   slots_.resize(num_entries);
   references_.resize(num_ids);
   pins_.resize(num_ids);
+  presence_.resize(num_ids);
   cached_.resize(num_ids);
   idle_ = IdleBlocks(num_ids);
 }
@@ -63,10 +67,14 @@ bool LogicalBlocks::allocate(int group, std::span<BlockId> out) {
     return false;
   }
   evict_until_free(count * range.slots_per_block);
-  // Ids cannot run out before slots: a range has an id for each block that the whole pool can hold.
+  // Ids cannot run out before slots: a range has an id for each block that the whole pool, and
+  // home, can hold.
   for (BlockId& block : out) {
-    block = BlockId(range.first_id + range.free.take());
+    const std::uint32_t id = range.free.take();
+    range.high_water = std::max(range.high_water, std::size_t{id} + 1);
+    block = BlockId(range.first_id + id);
     references_[block.value] = 1;
+    presence_[block.value] = {static_cast<std::uint32_t>(range.slots_per_block), 0};
   }
   taken_.resize(out.size());
   std::size_t row = range.first_entry;
@@ -121,21 +129,89 @@ void LogicalBlocks::reuse(BlockId block) {
 }
 
 void LogicalBlocks::remove_idle(BlockId block) {
+  const Presence& presence = presence_[block.value];
   idle_.remove(block);
   --num_idle_;
-  idle_slots_ -= range_of(block).slots_per_block;
+  idle_slots_ -= presence.slots;
+  idle_unclean_slots_ -= presence.slots - presence.clean;
 }
 
 void LogicalBlocks::evict_until_free(std::int64_t slots) {
+  if (pool_.num_free() < slots && residency_ != nullptr) {
+    residency_->make_room(slots);
+  }
   while (pool_.num_free() < slots) {
-    const BlockId oldest = idle_.oldest();
-    KAREZ_CHECK(!oldest.is_none(), "idle blocks have fewer slots than was counted");
-    cached_[oldest.value] = false;
-    remove_idle(oldest);
-    if (on_evict_) {
-      on_evict_(oldest);
+    KAREZ_CHECK(drop_oldest_idle(), "idle blocks have fewer slots than was counted");
+  }
+}
+
+bool LogicalBlocks::drop_oldest_idle() {
+  const BlockId oldest = idle_.oldest();
+  if (oldest.is_none()) {
+    return false;
+  }
+  remove_idle(oldest);
+  forget_content(oldest);
+  free(oldest);
+  return true;
+}
+
+void LogicalBlocks::forget_content(BlockId block) {
+  if (!cached_[block.value]) {
+    return;
+  }
+  const bool is_idle = idle_.contains(block);
+  if (is_idle) {
+    remove_idle(block);
+  }
+  cached_[block.value] = false;
+  if (on_evict_) {
+    on_evict_(block);
+  }
+  if (is_idle) {
+    free(block);
+  }
+}
+
+std::vector<BlockRow> LogicalBlocks::rows() const {
+  std::vector<BlockRow> rows;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const Range& range = ranges_[g];
+    std::size_t entry = range.first_entry;
+    for (const int layer : groups_[g].layers) {
+      for (int head = 0; head < num_kv_heads_; ++head) {
+        rows.push_back({static_cast<int>(g), layer, head, range.first_id, entry, stride(range)});
+        entry += stride(range);
+      }
     }
-    free(oldest);
+  }
+  return rows;
+}
+
+void LogicalBlocks::put_slot(BlockId block, std::size_t entry, SlotId slot) {
+  KAREZ_CHECK(slots_[entry].is_none(), "the block has a slot already");
+  slots_[entry] = slot;
+  note_presence(block, 1, 0);
+}
+
+SlotId LogicalBlocks::take_slot(BlockId block, std::size_t entry) {
+  KAREZ_CHECK(!slots_[entry].is_none(), "the block has no slot to take");
+  note_presence(block, -1, 0);
+  return std::exchange(slots_[entry], SlotId::none());
+}
+
+void LogicalBlocks::add_clean(BlockId block, std::int64_t change) {
+  note_presence(block, 0, change);
+}
+
+void LogicalBlocks::note_presence(BlockId block, std::int64_t slots, std::int64_t clean) {
+  Presence& presence = presence_[block.value];
+  presence.slots = static_cast<std::uint32_t>(presence.slots + slots);
+  presence.clean = static_cast<std::uint32_t>(presence.clean + clean);
+  num_clean_slots_ += clean;
+  if (idle_.contains(block)) {
+    idle_slots_ += slots;
+    idle_unclean_slots_ += slots - clean;
   }
 }
 
@@ -157,28 +233,37 @@ void LogicalBlocks::free_if_unused(BlockId block) {
     return;
   }
   if (cached_[block.value]) {
+    const Presence& presence = presence_[block.value];
     idle_.push_newest(block);
     ++num_idle_;
-    idle_slots_ += range_of(block).slots_per_block;
+    idle_slots_ += presence.slots;
+    idle_unclean_slots_ += presence.slots - presence.clean;
     return;
   }
   free(block);
 }
 
 void LogicalBlocks::free(BlockId block) {
+  if (residency_ != nullptr) {
+    residency_->forget(block);  // takes the slots that transfers still use
+  }
   Range& range = range_of(block);
   const std::uint32_t id = block.value - range.first_id;
   std::size_t entry = range.first_entry + id;
   for (std::int64_t i = 0; i < range.slots_per_block; ++i) {
-    pool_.release(std::exchange(slots_[entry], SlotId::none()));
+    if (!slots_[entry].is_none()) {
+      pool_.release(std::exchange(slots_[entry], SlotId::none()));
+    }
     entry += stride(range);
   }
+  presence_[block.value] = {};
   range.free.give_back(id);
 }
 
 void LogicalBlocks::copy(BlockId from, BlockId to) {
   const Range& range = range_of(from);
   KAREZ_CHECK(&range == &range_of(to), "blocks of different layer groups");
+  KAREZ_CHECK(presence_[from.value].slots == range.slots_per_block, "what is copied is resident");
   std::size_t from_entry = range.first_entry + (from.value - range.first_id);
   std::size_t to_entry = range.first_entry + (to.value - range.first_id);
   for (std::int64_t i = 0; i < range.slots_per_block; ++i) {
@@ -219,7 +304,8 @@ std::size_t LogicalBlocks::metadata_bytes() const {
   std::size_t bytes = pool_.metadata_bytes() + places_.capacity() * sizeof(LayerPlace) +
                       (slots_.capacity() + taken_.capacity()) * sizeof(SlotId) +
                       (references_.capacity() + pins_.capacity()) * sizeof(std::uint32_t) +
-                      cached_.capacity() / 8 + idle_.metadata_bytes();
+                      presence_.capacity() * sizeof(Presence) + cached_.capacity() / 8 +
+                      idle_.metadata_bytes();
   for (const Range& range : ranges_) {
     bytes += sizeof(Range) + range.free.metadata_bytes();
   }

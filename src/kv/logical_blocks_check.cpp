@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "kv/logical_blocks.h"
+#include "kv/residency.h"
 
 namespace karez {
 
@@ -11,7 +12,8 @@ std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_referen
                        references_.size());
   }
   std::vector<bool> seen(static_cast<std::size_t>(pool_.num_slots()));
-  std::int64_t slots_owned = 0;
+  std::int64_t slots_owned = residency_ == nullptr ? 0 : residency_->num_loose_slots();
+  std::int64_t clean_slots = 0;
   std::int64_t shared = 0;
   std::int64_t pins = 0;
   std::int64_t idle = 0;
@@ -23,18 +25,22 @@ std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_referen
       if (!problem.empty()) {
         return problem;
       }
-      slots_owned += range.free.is_free(i) ? 0 : range.slots_per_block;
+      slots_owned += presence_[id].slots;
+      clean_slots += presence_[id].clean;
       shared += references_[id] > 1 ? 1 : 0;
       pins += pins_[id];
       if (idle_.contains(BlockId(id))) {
         ++idle;
-        idle_slots += range.slots_per_block;
+        idle_slots += presence_[id].slots;
       }
     }
   }
   if (slots_owned != pool_.num_held()) {
     return fmt::format("blocks own {} slots, the pool has handed out {}", slots_owned,
                        pool_.num_held());
+  }
+  if (clean_slots != num_clean_slots_) {
+    return fmt::format("{} slots are clean, counted were {}", clean_slots, num_clean_slots_);
   }
   if (shared != num_shared_ || pins != num_pins_) {
     return fmt::format("{} blocks are shared and {} pins are held, counted were {} and {}", shared,
@@ -66,15 +72,23 @@ std::string LogicalBlocks::check_block(const Range& range, std::uint32_t id,
                        pins_[id], used ? "free" : "not free");
   }
   std::size_t entry = range.first_entry + (id - range.first_id);
+  std::uint32_t num_slots = 0;
+  std::uint32_t num_clean = 0;
   for (std::int64_t i = 0; i < range.slots_per_block; ++i) {
     const SlotId slot = slots_[entry];
+    const bool is_home = residency_ != nullptr && residency_->is_home(entry);
     entry += stride(range);
-    if (used == slot.is_none()) {
-      return fmt::format("block {} has {} slot {}", id, used ? "no" : "still a", i);
+    if (!used && (!slot.is_none() || is_home)) {
+      return fmt::format("block {} is free and still has block {}", id, i);
     }
-    if (!used) {
+    if (slot.is_none()) {
+      if (used && !is_home && (residency_ == nullptr || !residency_->is_lost(BlockId(id)))) {
+        return fmt::format("block {} has no slot {} and is not at home", id, i);
+      }
       continue;
     }
+    ++num_slots;
+    num_clean += is_home ? 1 : 0;
     if (slot.value >= pool_.num_slots() || !pool_.is_held(slot)) {
       return fmt::format("block {} owns slot {}, which the pool has not handed out", id,
                          slot.value);
@@ -83,6 +97,10 @@ std::string LogicalBlocks::check_block(const Range& range, std::uint32_t id,
       return fmt::format("slot {} has two owners, one is block {}", slot.value, id);
     }
     seen[slot.value] = true;
+  }
+  if (presence_[id].slots != num_slots || presence_[id].clean != num_clean) {
+    return fmt::format("block {} has {} slots, {} of them clean, counted were {} and {}", id,
+                       num_slots, num_clean, presence_[id].slots, presence_[id].clean);
   }
   return {};
 }

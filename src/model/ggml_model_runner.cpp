@@ -49,7 +49,8 @@ class GgmlModelRunner final : public ModelRunner {
         store_(std::move(store)),
         weights_(std::move(weights)),
         attention_(std::move(attention)),
-        nodes_(*attention_, config_.num_layers, options.num_threads, options.sparse.is_on()),
+        nodes_(*attention_, config_.num_layers, options.num_threads,
+               options.sparse.is_on() || options.selection_listener != nullptr),
         backend_(ggml_backend_cpu_init()),
         allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
     ggml_backend_cpu_set_n_threads(backend_.get(), options.num_threads);

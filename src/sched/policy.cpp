@@ -19,6 +19,11 @@ Expected<void> SchedulerOptions::validate() const {
                   fmt::format("{} is {}, allowed are 1 and more", field, value));
     }
   }
+  if (decode_floor_tokens < 0) {
+    return fail(
+        StatusCode::kInvalidArgument,
+        fmt::format("decode-floor-tokens is {}, allowed are 0 and more", decode_floor_tokens));
+  }
   return {};
 }
 

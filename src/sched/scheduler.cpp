@@ -14,17 +14,26 @@ Scheduler::Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const Schedu
       options_(options),
       slots_total_(kv.stats().slots_total) {
   KAREZ_CHECK(options.validate().has_value(), "the scheduler's options are valid");
+  if (kv.residency() != nullptr) {
+    home_blocks_ = kv.residency()->stats().home_bytes_total /
+                   static_cast<std::int64_t>(kv.spec().slot_bytes());
+    slots_total_ -= 1;  // the residency's spare one
+  }
 }
 
 Scheduler::~Scheduler() {
-  for (auto& [key, sequence] : running_) {
-    close(sequence);
+  for (Sequences* sequences : {&running_, &waiting_}) {
+    for (auto& [key, sequence] : *sequences) {
+      close(sequence);
+    }
   }
 }
 
 bool Scheduler::can_ever_fit(int num_tokens) const {
   // In steps of one token it takes the fewest slots, and make_room() goes down to that.
-  return kv_.spec().slots_for_sequence(num_tokens, 1) <= slots_total_;
+  const std::int64_t all = kv_.spec().slots_for_sequence(num_tokens, 1);
+  return all <= slots_total_ ||
+         (all <= home_blocks_ && slots_to_read_one_layer(num_tokens) <= slots_total_);
 }
 
 void Scheduler::add(const Request& request) {
@@ -46,15 +55,16 @@ void Scheduler::add(const Request& request) {
 
 void Scheduler::cancel(RequestId request) {
   KAREZ_CHECK(!plan_is_open_, "requests go between steps");
-  for (auto it = running_.begin(); it != running_.end();) {
-    if (it->second.request == request) {
-      close(it->second);
-      it = running_.erase(it);
-    } else {
-      ++it;
+  for (Sequences* sequences : {&running_, &waiting_}) {
+    for (auto it = sequences->begin(); it != sequences->end();) {
+      if (it->second.request == request) {
+        close(it->second);
+        it = sequences->erase(it);
+      } else {
+        ++it;
+      }
     }
   }
-  std::erase_if(waiting_, [&](const auto& entry) { return entry.second.request == request; });
 }
 
 void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
@@ -62,6 +72,9 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
   plan_is_open_ = false;
   std::span<const SampledToken> samples = output.samples;
   for (const PlannedSequence& planned : plan.sequences) {
+    if (planned.is_lost) {
+      continue;
+    }
     const auto it = running_.find(planned.key);
     KAREZ_CHECK(it != running_.end(), "the plan is of this scheduler");
     Sequence& sequence = it->second;
@@ -73,6 +86,7 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
       prefix_cache_->publish(sequence.kv, sequence.cache_salt,
                              std::span(sequence.tokens).first(computed), sequence.chain);
     }
+    kv_.write_home(sequence.kv);
     if (planned.wants_logits) {
       const auto count = static_cast<std::size_t>(planned.num_choices);
       KAREZ_CHECK(samples.size() >= count, "a sample for each choice with logits");
@@ -81,6 +95,25 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
     }
   }
   KAREZ_CHECK(samples.empty(), "no sample without logits");
+  if (kv_.residency() != nullptr) {
+    kv_.residency()->advance();
+  }
+}
+
+bool Scheduler::lose(PlannedSequence& planned) {
+  constexpr int kMaxTimesLost = 3;
+  KAREZ_CHECK(plan_is_open_, "lose() comes before update()");
+  const auto it = running_.find(planned.key);
+  KAREZ_CHECK(it != running_.end(), "the plan is of this scheduler");
+  planned.is_lost = true;
+  Sequence& sequence = it->second;
+  close(sequence);
+  if (++sequence.times_lost > kMaxTimesLost) {
+    running_.erase(it);
+    return false;
+  }
+  waiting_.insert(running_.extract(it));
+  return true;
 }
 
 void Scheduler::take_samples(Sequences::iterator it, std::span<const SampledToken> samples) {
@@ -136,7 +169,9 @@ void Scheduler::open(Sequence& sequence) {
 }
 
 void Scheduler::close(Sequence& sequence) {
-  kv_.close(sequence.kv);
+  if (!sequence.kv.is_none()) {
+    kv_.close(sequence.kv);
+  }
   sequence.kv = SequenceId::none();
   sequence.num_computed_tokens = 0;
 }

@@ -14,6 +14,13 @@
 // prompts will still need and one block for each running sequence; else it would be preempted soon.
 // Nobody overtakes a sequence that waits for slots.
 //
+// With a home tier (Residency) slots are what a step reads, not what a sequence has. Each sequence
+// that runs has a floor: the slots without which its steps would wait for home all the time, and at
+// least what one layer reads at a time. Sequences start, and go on, while the floors fit together.
+// When they do not, the last one in the order of service is demoted: it keeps its KV at home and
+// goes on from there later. Only if home is full it is computed again. A sequence alone may be
+// larger than the fast tier: it streams.
+//
 // Equal prompts. A sequence whose prompt begins like one that is being computed ahead of it waits
 // until those blocks are findable, instead of computing them again; others may start meanwhile.
 //
@@ -41,7 +48,8 @@ namespace karez {
 struct SchedulerStats {
   int num_running = 0;  // choices; a prompt that is being computed counts each of its choices
   int num_waiting = 0;  // requests and preempted choices
-  std::int64_t preemptions = 0;
+  std::int64_t preemptions = 0;            // demotions included
+  std::int64_t demotions = 0;              // preempted without losing KV
   std::int64_t prefix_queries_tokens = 0;  // prompt tokens looked up, once per request
   std::int64_t prefix_hits_tokens = 0;     // of them found
 };
@@ -71,6 +79,10 @@ class Scheduler {
   StepPlan schedule();
   // The step was computed and sampled.
   void update(const StepPlan& plan, const StepOutput& output);
+  // Before update(): the sequence's results are void, because KV that it read was lost. It is
+  // computed again, with the tokens that it has. False: that has happened too often; it is ended,
+  // and the caller tells. Requires: `planned` is of the open plan.
+  [[nodiscard]] bool lose(PlannedSequence& planned);
   // The step failed: its sequences are ended, their KV is not used.
   void update_failed(const StepPlan& plan);
 
@@ -83,6 +95,10 @@ class Scheduler {
   // Takes slots for up to num_tokens more tokens; returns for how many. Preempts those behind it.
   int make_room(Sequences::iterator sequence, int num_tokens);
   void preempt_last();
+  // As far as floors do not fit together.
+  void demote_last_ones();
+  // The last waiting sequence that is demoted gives up its KV. False: there is none.
+  [[nodiscard]] bool drop_last_demoted();
   void plan_running(StepPlan& plan, int& prefill_left);
   // False: not now, and nobody behind it either.
   [[nodiscard]] bool plan_waiting(StepPlan& plan, Sequences::iterator sequence, int& prefill_left);
@@ -94,6 +110,9 @@ class Scheduler {
   void close(Sequence& sequence);
   bool waits_for_prefix(const ScheduleKey& key, const Sequence& sequence) const;
   bool has_room_for(const Sequence& sequence) const;
+  bool floors_fit_with(const Sequence* another) const;
+  std::int64_t floor_slots(const Sequence& sequence) const;
+  std::int64_t slots_to_read_one_layer(int num_tokens) const;
   std::int64_t slots_to_compute_rest(const Sequence& sequence) const;
   void take_samples(Sequences::iterator sequence, std::span<const SampledToken> samples);
   int num_running() const;
@@ -102,6 +121,7 @@ class Scheduler {
   PrefixCache* prefix_cache_;
   SchedulerOptions options_;
   std::int64_t slots_total_;
+  std::int64_t home_blocks_ = 0;  // 0: there is no home tier
   Sequences running_;
   Sequences waiting_;
   std::uint64_t num_arrivals_ = 0;

@@ -30,6 +30,10 @@ struct SchedulerOptions {
   // it were computed with sparse attention, and the prefix cache does not offer them.
   int max_dense_tokens = std::numeric_limits<int>::max();
 
+  // With a home tier: the tokens of a decoding sequence that have to fit into the fast tier besides
+  // those of all others that run (its floor). 0: all, which is right if its rows read everything.
+  int decode_floor_tokens = 0;
+
   // Fails: kInvalidArgument naming the field, its value and the allowed range.
   Expected<void> validate() const;
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv/window_blocks.h"
 #include "sched/scheduler.h"
 
 namespace karez {
@@ -11,6 +12,7 @@ StepPlan Scheduler::schedule() {
   KAREZ_CHECK(!plan_is_open_, "schedule() follows update()");
   plan_is_open_ = true;
   StepPlan plan;
+  demote_last_ones();
   int prefill_left = 0;
   plan_running(plan, prefill_left);
   for (auto it = waiting_.begin(); it != waiting_.end() && prefill_left > 0;) {
@@ -53,6 +55,9 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
 
 int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
   while (num_tokens > 0 && !kv_.extend(sequence->second.kv, num_tokens)) {
+    if (drop_last_demoted()) {
+      continue;
+    }
     if (std::next(sequence) != running_.end()) {
       preempt_last();
     } else {
@@ -69,22 +74,61 @@ void Scheduler::preempt_last() {
   ++counters_.preemptions;
 }
 
+void Scheduler::demote_last_ones() {
+  if (home_blocks_ == 0) {
+    return;
+  }
+  while (running_.size() > 1 && !floors_fit_with(nullptr)) {
+    const auto victim = std::prev(running_.end());
+    kv_.demote(victim->second.kv);
+    waiting_.insert(running_.extract(victim));
+    ++counters_.preemptions;
+    ++counters_.demotions;
+  }
+}
+
+bool Scheduler::drop_last_demoted() {
+  for (auto it = waiting_.rbegin(); it != waiting_.rend(); ++it) {
+    if (!it->second.kv.is_none()) {
+      close(it->second);
+      return true;
+    }
+  }
+  return false;
+}
+
 bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefill_left) {
   Sequence& sequence = it->second;
   if (num_running() + sequence.num_choices > options_.max_num_seqs) {
     return false;
   }
-  open(sequence);
+  const bool was_demoted = !sequence.kv.is_none();
+  if (!was_demoted) {
+    open(sequence);
+  }
   if (!running_.empty() && !has_room_for(sequence)) {
-    close(sequence);  // with it goes what was found: it may be gone at the next try
+    if (!was_demoted) {
+      close(sequence);  // with it goes what was found: it may be gone at the next try
+    }
     return false;
   }
   const int found_tokens = sequence.num_computed_tokens;
   const auto started = running_.insert(waiting_.extract(it)).position;
   // Nobody is preempted for it: others may be behind it in the order of service.
-  int num_tokens = std::min(sequence.num_remaining_tokens(), prefill_left);
-  while (num_tokens > 0 && !kv_.extend(sequence.kv, num_tokens)) {
-    num_tokens /= 2;
+  const auto take_room = [&] {
+    int num_tokens = std::min(sequence.num_remaining_tokens(), prefill_left);
+    while (num_tokens > 0 && !kv_.extend(sequence.kv, num_tokens)) {
+      if (running_.size() > 1 || !drop_last_demoted()) {
+        num_tokens /= 2;
+      }
+    }
+    return num_tokens;
+  };
+  int num_tokens = take_room();
+  if (num_tokens == 0 && was_demoted && running_.size() == 1) {
+    close(sequence);  // its KV at home may be lost
+    open(sequence);
+    num_tokens = take_room();
   }
   if (num_tokens == 0) {
     if (running_.size() == 1) {
@@ -94,6 +138,11 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
       waiting_.insert(running_.extract(started));
     }
     return false;
+  }
+  if (was_demoted) {
+    add_to_plan(plan, started->first, sequence, num_tokens);
+    prefill_left -= num_tokens;
+    return true;
   }
   const bool has_generated = static_cast<int>(sequence.tokens.size()) > sequence.num_prompt_tokens;
   if (sequence.cached_tokens < 0) {
@@ -162,6 +211,9 @@ bool Scheduler::waits_for_prefix(const ScheduleKey& key, const Sequence& sequenc
 }
 
 bool Scheduler::has_room_for(const Sequence& sequence) const {
+  if (home_blocks_ > 0) {
+    return floors_fit_with(&sequence);
+  }
   std::int64_t needed = slots_to_compute_rest(sequence);
   for (const auto& [key, other] : running_) {
     needed += slots_to_compute_rest(other);
@@ -169,6 +221,52 @@ bool Scheduler::has_room_for(const Sequence& sequence) const {
   const std::int64_t block_slots = kv_.spec().slots_for_sequence(kBlockSize, kBlockSize);
   needed += block_slots * (num_running() + sequence.num_choices);
   return needed <= kv_.slots_available();
+}
+
+bool Scheduler::floors_fit_with(const Sequence* another) const {
+  const auto whole_slots = [&](const Sequence& sequence) {
+    return kv_.spec().slots_for_sequence(static_cast<std::int64_t>(sequence.tokens.size()),
+                                         options_.max_num_batched_tokens);
+  };
+  std::int64_t floors = 0;
+  std::int64_t wholes = 0;
+  std::int64_t rows = 0;  // of a step
+  for (const auto& [key, sequence] : running_) {
+    floors += floor_slots(sequence);
+    wholes += whole_slots(sequence);
+    rows += sequence.num_remaining_tokens();
+  }
+  rows += another == nullptr ? 0 : another->num_remaining_tokens();
+  rows = std::min<std::int64_t>(rows, options_.max_num_batched_tokens);
+  // Blocks that are being written, of this step and of the one before, are in the fast tier too.
+  floors += 2 * kv_.spec().slots_for_sequence(rows, rows);
+  if (another == nullptr) {
+    return floors <= slots_total_;
+  }
+  for (const auto& [key, sequence] : waiting_) {
+    wholes += sequence.kv.is_none() || &sequence == another ? 0 : whole_slots(sequence);
+  }
+  return floors + floor_slots(*another) <= slots_total_ &&
+         wholes + whole_slots(*another) <= home_blocks_;
+}
+
+std::int64_t Scheduler::floor_slots(const Sequence& sequence) const {
+  const int total = static_cast<int>(sequence.tokens.size());
+  int kept = total;
+  if (options_.decode_floor_tokens > 0) {
+    kept = std::min(total, options_.decode_floor_tokens);
+  }
+  std::int64_t slots = kv_.spec().slots_for_sequence(kept, options_.max_num_batched_tokens);
+  if (sequence.num_remaining_tokens() > 1) {
+    slots = std::max(slots, slots_to_read_one_layer(total));
+  }
+  return slots * sequence.num_choices;
+}
+
+// And to write one more block of each layer and head.
+std::int64_t Scheduler::slots_to_read_one_layer(int num_tokens) const {
+  return kv_.spec().num_kv_heads * num_blocks(num_tokens) +
+         kv_.spec().slots_for_sequence(kBlockSize, kBlockSize);
 }
 
 // At most so many more slots than it holds. Windows release while it goes on, which one extend()

@@ -6,6 +6,9 @@
 //   waiting --admit--> running --update--> gone
 //      ^------preempt-----/
 //
+// A preempted sequence gives up its KV and is computed again, or is demoted: its KV stays open at
+// home.
+//
 // Thread: the scheduler's.
 #pragma once
 
@@ -30,7 +33,9 @@ struct Sequence {
   int num_prompt_tokens = 0;
   int cached_tokens = -1;  // of the prompt, found instead of computed; -1: not looked up yet
 
-  // Only while it runs:
+  int times_lost = 0;  // its KV could not be read from home
+
+  // Only while it runs or is demoted:
   SequenceId kv;
   int num_computed_tokens = 0;  // their KV is written
   PrefixChain chain;

@@ -26,6 +26,8 @@ struct PlannedSequence {
   bool wants_logits = false;  // of the last token: the sequence's next one is sampled
   int num_prompt_tokens = 0;
   int cached_tokens = 0;  // of the prompt
+  // Set by Scheduler::lose(): the step's results for it are void, update() passes it over.
+  bool is_lost = false;
 };
 
 // Choices that the scheduler ended by itself: the fast tier is full of this one sequence.

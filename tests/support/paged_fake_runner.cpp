@@ -63,24 +63,32 @@ Expected<std::span<const float>> PagedFakeRunner::forward(const ForwardBatch& ba
   if (before_forward && !before_forward(num_calls_++)) {
     return fail(StatusCode::kInternal, "the fake runner was told to fail");
   }
+  states_.assign(batch.tokens.size(), 0);
+  for (int layer = 0; layer < kv.spec().num_layers; ++layer) {
+    if (selection_listener != nullptr) {
+      selection_listener->on_selected(layer, {});
+    }
+    const auto group = static_cast<std::size_t>(kv.group_of_layer(layer));
+    std::size_t row = 0;
+    for (const SequenceRows& rows : batch.sequences) {
+      for (int i = 0; i < rows.num_rows; ++i, ++row) {
+        states_[row] = mix(states_[row] ^ run_layer(kv, layer, rows.tables[group],
+                                                    rows.first_position + i, batch.tokens[row]));
+      }
+    }
+  }
   logits_.clear();
   std::size_t output = 0;
   int row = 0;
   for (const SequenceRows& rows : batch.sequences) {
     KAREZ_CHECK(rows.first_row == row && rows.num_rows > 0, "rows are consecutive");
     for (int i = 0; i < rows.num_rows; ++i, ++row) {
-      const TokenId token = batch.tokens[static_cast<std::size_t>(row)];
-      std::uint64_t state = 0;
-      for (int layer = 0; layer < kv.spec().num_layers; ++layer) {
-        const auto group = static_cast<std::size_t>(kv.group_of_layer(layer));
-        state =
-            mix(state ^ run_layer(kv, layer, rows.tables[group], rows.first_position + i, token));
-      }
       if (output < batch.output_rows.size() && batch.output_rows[output] == row) {
         ++output;
         const auto vocab_size = static_cast<std::size_t>(config_.vocab_size);
         logits_.resize(logits_.size() + vocab_size, 0.0F);
-        logits_[logits_.size() - vocab_size + state % vocab_size] = 10.0F;
+        logits_[logits_.size() - vocab_size + states_[static_cast<std::size_t>(row)] % vocab_size] =
+            10.0F;
       }
     }
   }

@@ -8,10 +8,12 @@
 // Thread: one caller at a time.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
+#include "attention/row_selector.h"
 #include "model/model_runner.h"
 
 namespace karez::test {
@@ -27,11 +29,14 @@ class PagedFakeRunner final : public ModelRunner {
   // One KV head of 16 coordinates and a layer for each window (0: full attention).
   static KVCacheSpec kv_spec(std::vector<int> layer_windows);
 
+  // Told of each layer before it is read, as a real runner does. Borrowed; null: none.
+  SelectionListener* selection_listener = nullptr;
   // Called at the start of each forward(), with its number from 0. False: forward() fails.
   std::function<bool(int call)> before_forward;
 
  private:
   ModelConfig config_;
+  std::vector<std::uint64_t> states_;  // [rows]
   std::vector<float> logits_;
   int num_calls_ = 0;
 };

@@ -1,0 +1,165 @@
+// Construction, forgetting, figures. Writes are in residency_write.cpp, reads in
+// residency_load.cpp.
+#include "kv/residency.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+
+namespace karez {
+
+namespace {
+
+constexpr TransferQueueOptions kQueueOptions{
+    .max_in_flight = 512, .max_queued = 4096, .max_results = 16384};
+
+}  // namespace
+
+Residency::Residency(LogicalBlocks& blocks, std::unique_ptr<Tier> home, const Clock& clock)
+    : blocks_(blocks), clock_(clock), queue_(std::move(home), kQueueOptions, clock) {
+  std::size_t num_entries = 0;
+  std::size_t num_extents = 0;
+  for (const BlockRow& row : blocks.rows()) {
+    const auto layer = static_cast<std::size_t>(row.layer);
+    if (row.kv_head == 0) {
+      first_row_of_layer_.resize(std::max(first_row_of_layer_.size(), layer + 1));
+      first_row_of_layer_[layer] = rows_.size();
+    }
+    rows_.push_back({row, num_extents, 0});
+    num_entries = std::max(num_entries, row.first_entry + row.size);
+    num_extents += (row.size + kExtentBlocks - 1) / kExtentBlocks;
+  }
+  state_.resize(num_entries);
+  stamp_.resize(num_entries);
+  extents_.resize(num_extents);
+  wants_write_.resize(blocks.num_ids());
+  exhausted_.resize(rows_.size());
+  KAREZ_CHECK(blocks.pool().allocate(std::span(&hole_, 1)), "the pool is new and has a slot");
+  writes_resume_ = clock.now();
+}
+
+// The tier may still read the slots of writes; the queue's destructor waits for it.
+Residency::~Residency() = default;
+
+std::span<Residency::Row> Residency::rows_of(BlockId block) {
+  std::size_t first = 0;
+  while (block.value - rows_[first].blocks.first_id >= rows_[first].blocks.size ||
+         block.value < rows_[first].blocks.first_id) {
+    ++first;
+  }
+  std::size_t end = first;
+  while (end < rows_.size() && rows_[end].blocks.group == rows_[first].blocks.group) {
+    ++end;
+  }
+  return std::span(rows_).subspan(first, end - first);
+}
+
+SlotId Residency::slot_of(const std::byte* memory) const {
+  const BlockPool& pool = std::as_const(blocks_).pool();
+  return SlotId(static_cast<std::uint32_t>(static_cast<std::size_t>(memory - pool.base()) /
+                                           pool.slot_bytes()));
+}
+
+void Residency::set_clean(Row& row, BlockId block, bool clean) {
+  row.clean += clean ? 1 : -1;
+  blocks_.add_clean(block, clean ? 1 : -1);
+}
+
+void Residency::forget(BlockId block) {
+  wants_write_[block.value] = false;
+  lost_blocks_.erase(block.value);
+  for (Row& row : rows_of(block)) {
+    const std::size_t entry = entry_of(row, block.value);
+    const std::uint8_t state = std::exchange(state_[entry], std::uint8_t{0});
+    if ((state & kWriting) != 0) {
+      loose_.insert(blocks_.take_slot(block, entry).value);
+    } else if ((state & kHome) != 0 && !blocks_.slot_at(entry).is_none()) {
+      set_clean(row, block, false);
+    }
+    if (state != 0) {
+      free_extent_if_unused(row, block.value);
+    }
+  }
+}
+
+void Residency::free_extent_if_unused(Row& row, std::uint32_t block) {
+  const std::uint32_t index = block - row.blocks.first_id;
+  const std::size_t first = index - index % kExtentBlocks;
+  const std::size_t end = std::min(first + kExtentBlocks, row.blocks.size);
+  for (std::size_t i = first; i < end; ++i) {
+    if (state_[row.blocks.first_entry + i] != 0) {
+      return;
+    }
+  }
+  ExtentId& extent = extent_of(row, block);
+  if (!extent.is_none()) {
+    queue_.free_extent(std::exchange(extent, ExtentId::none()));
+  }
+}
+
+bool Residency::is_any_home(BlockId block) const {
+  return std::ranges::any_of(
+      rows_of(block), [&](const Row& row) { return state_[entry_of(row, block.value)] != 0; });
+}
+
+bool Residency::reopen(BlockId block) {
+  wants_write_[block.value] = false;
+  if (is_lost(block)) {
+    return false;
+  }
+  if (!is_any_home(block)) {
+    return true;
+  }
+  settle();
+  wants_write_[block.value] = false;  // a write that failed asks again
+  ++now_;
+  misses_.clear();
+  const std::span<Row> rows = rows_of(block);
+  for (Row& row : rows) {
+    const std::size_t entry = entry_of(row, block.value);
+    stamp_[entry] = now_;
+    if (blocks_.slot_at(entry).is_none()) {
+      misses_.push_back({static_cast<std::uint32_t>(&row - rows_.data()), block.value});
+    }
+  }
+  const bool found = load().empty();
+  end_step();
+  if (!found) {
+    return false;
+  }
+  for (Row& row : rows) {
+    const std::size_t entry = entry_of(row, block.value);
+    KAREZ_CHECK((state_[entry] & kWriting) == 0, "a write goes on after it was waited for");
+    if ((std::exchange(state_[entry], std::uint8_t{0}) & kHome) != 0) {
+      set_clean(row, block, false);
+      free_extent_if_unused(row, block.value);
+    }
+  }
+  return true;
+}
+
+ResidencyStats Residency::stats() const {
+  ResidencyStats stats = counters_;
+  const TierCapacity capacity = queue_.tier().capacity();
+  stats.home_bytes_total = capacity.capacity_bytes();
+  stats.home_bytes_used = capacity.used_bytes();
+  for (const Row& row : rows_) {
+    stats.blocks_clean += row.clean;
+  }
+  for (const TransferCounters::ByPriority& counters : queue_.counters().by_priority) {
+    stats.bytes_read += counters.bytes_read;
+    stats.bytes_written += counters.bytes_written;
+  }
+  return stats;
+}
+
+std::size_t Residency::metadata_bytes() const {
+  return state_.capacity() + stamp_.capacity() * sizeof(std::uint32_t) +
+         extents_.capacity() * sizeof(ExtentId) + wants_write_.capacity() / 8 +
+         rows_.capacity() * sizeof(Row) +
+         static_cast<std::size_t>(queue_.tier().capacity().metadata_bytes);
+}
+
+}  // namespace karez

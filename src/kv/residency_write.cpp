@@ -1,0 +1,190 @@
+// The way home: full blocks are written in the background, extents of neighbours at a time.
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+#include "kv/residency.h"
+
+namespace karez {
+
+namespace {
+
+constexpr std::chrono::seconds kPauseAfterFailure{1};
+constexpr std::chrono::seconds kSettleLimit{30};
+
+}  // namespace
+
+void Residency::write_home(BlockId block) {
+  if (wants_write_[block.value] || is_lost(block)) {
+    return;
+  }
+  const auto is_missing = [&](const Row& row) {
+    const std::size_t entry = entry_of(row, block.value);
+    return state_[entry] == 0 && !blocks_.slot_at(entry).is_none();
+  };
+  if (std::ranges::any_of(rows_of(block), is_missing)) {
+    wants_write_[block.value] = true;
+    to_write_.push_back(block.value);
+  }
+}
+
+void Residency::advance() {
+  take_results();
+  pump_writes();
+}
+
+void Residency::settle() {
+  if (writes_in_flight_ == 0) {
+    return;
+  }
+  const Clock::TimePoint limit = clock_.now() + kSettleLimit;
+  while (writes_in_flight_ > 0 && clock_.now() < limit) {
+    queue_.drain(limit);
+    take_results();
+  }
+}
+
+void Residency::pump_writes() {
+  if (clock_.now() < writes_resume_) {
+    return;
+  }
+  while (!to_write_.empty()) {
+    const std::uint32_t first = to_write_.front();
+    if (!wants_write_[first]) {
+      to_write_.pop_front();
+      continue;
+    }
+    const std::span<Row> rows = rows_of(BlockId(first));
+    const std::uint32_t index = first - rows[0].blocks.first_id;
+    // Neighbours that come next in the queue and lie in the same extent.
+    std::uint32_t count = 1;
+    while (count < to_write_.size() && (index + count) % kExtentBlocks != 0 &&
+           to_write_[count] == first + count && wants_write_[first + count]) {
+      ++count;
+    }
+    for (Row& row : rows) {
+      if (!submit_write(row, first, count)) {
+        return;  // the rest of these blocks is tried again next time
+      }
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      wants_write_[to_write_.front()] = false;
+      to_write_.pop_front();
+    }
+  }
+}
+
+// False: no room, at home or in the queue.
+bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count) {
+  const auto is_ready = [&](std::uint32_t block) {
+    const std::size_t entry = entry_of(row, block);
+    return state_[entry] == 0 && !blocks_.slot_at(entry).is_none();
+  };
+  std::uint32_t i = 0;
+  while (i < count) {
+    if (!is_ready(first + i)) {
+      ++i;
+      continue;
+    }
+    ExtentId& extent = extent_of(row, first);
+    while (extent.is_none() && is_ready(first + i)) {  // what is dropped may be this very block
+      const auto room = queue_.allocate_extent();
+      if (room) {
+        extent = *room;
+      } else if (!blocks_.drop_oldest_idle()) {
+        return false;
+      }
+    }
+    if (!is_ready(first + i)) {
+      continue;
+    }
+    Transfer transfer;
+    transfer.direction = TransferDirection::kWrite;
+    transfer.extent = extent;
+    transfer.first_block = static_cast<int>((first + i - row.blocks.first_id) % kExtentBlocks);
+    transfer.identity.layer = static_cast<std::uint32_t>(&row - rows_.data());
+    transfer.identity.block = first + i;
+    std::uint32_t run = 0;
+    while (i + run < count && is_ready(first + i + run)) {
+      transfer.memory[run] = blocks_.pool().data(blocks_.slot_at(entry_of(row, first + i + run)));
+      ++run;
+    }
+    transfer.num_blocks = static_cast<int>(run);
+    auto id = queue_.submit(transfer, TransferPriority::kWriteBack);
+    if (!id) {
+      take_results();
+      id = queue_.submit(transfer, TransferPriority::kWriteBack);
+    }
+    if (!id) {
+      free_extent_if_unused(row, first);
+      return false;
+    }
+    for (std::uint32_t j = 0; j < run; ++j) {
+      state_[entry_of(row, first + i + j)] = kWriting;
+    }
+    writes_in_flight_ += run;
+    i += run;
+  }
+  return true;
+}
+
+void Residency::take_results() {
+  results_.clear();
+  queue_.poll(results_);
+  // Results are moved out first: losing a block may drop others, which must not see half of them.
+  for (const TransferResult& result : results_) {
+    if (result.transfer.direction == TransferDirection::kWrite) {
+      take_write(result);
+    } else {
+      take_read(result);
+    }
+  }
+  released_.clear();
+  queue_.take_released(released_);
+  for (const Transfer& transfer : released_) {
+    for (int i = 0; i < transfer.num_blocks; ++i) {
+      const SlotId slot = slot_of(transfer.memory[static_cast<std::size_t>(i)]);
+      if (loose_.erase(slot.value) > 0) {
+        blocks_.pool().release(slot);
+      }
+    }
+  }
+}
+
+void Residency::take_write(const TransferResult& result) {
+  const Transfer& transfer = result.transfer;
+  Row& row = rows_[transfer.identity.layer];
+  bool is_pausing = false;
+  for (int i = 0; i < transfer.num_blocks; ++i) {
+    const SlotId slot = slot_of(transfer.memory[static_cast<std::size_t>(i)]);
+    const BlockId block(transfer.identity.block + static_cast<std::uint32_t>(i));
+    --writes_in_flight_;
+    if (loose_.contains(slot.value)) {  // the block was freed meanwhile
+      if (!result.memory_in_use) {
+        loose_.erase(slot.value);
+        blocks_.pool().release(slot);
+      }
+      continue;
+    }
+    const std::size_t entry = entry_of(row, block.value);
+    KAREZ_CHECK(blocks_.slot_at(entry) == slot && state_[entry] == kWriting,
+                "a write of a block that has moved");
+    if (result.ok()) {
+      state_[entry] = kHome;
+      stamp_[entry] = now_;
+      set_clean(row, block, true);
+      continue;
+    }
+    state_[entry] = 0;
+    ++counters_.write_failures;
+    is_pausing = is_pausing || result.status == TransferStatus::kIoError ||
+                 result.status == TransferStatus::kNoSpace;
+    free_extent_if_unused(row, block.value);
+    write_home(block);
+  }
+  if (is_pausing) {
+    writes_resume_ = clock_.now() + kPauseAfterFailure;
+  }
+}
+
+}  // namespace karez

@@ -1,0 +1,290 @@
+// The engine with a home tier below a fast tier that is much too small, against the same requests
+// with room for everything. The fake runner's tokens are a hash of all keys and values that a row
+// may see, so one wrong, stale or missing block changes every token after it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kv/tier/disk_tier.h"
+#include "kv/tier/host_tier.h"
+#include "kv/tier/throttled_tier.h"
+#include "support/fake_vocabulary.h"
+#include "support/paged_fake_runner.h"
+#include "support/tier/faulty_tier.h"
+
+namespace karez::test {
+namespace {
+
+constexpr int kVocabSize = 40;
+constexpr int kNumLayers = 12;
+
+// One layer with a window among layers without: two groups of blocks.
+KVCacheSpec spec() {
+  std::vector<int> windows(kNumLayers, 0);
+  windows[3] = 40;
+  return PagedFakeRunner::kv_spec(windows);
+}
+
+std::unique_ptr<Tier> host_tier(std::int64_t blocks, int workers) {
+  return HostTier::create(
+             {.block_bytes = spec().slot_bytes(),
+              .capacity_bytes = blocks * static_cast<std::int64_t>(spec().slot_bytes()),
+              .num_workers = workers})
+      .value();
+}
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  GenerationEvent last;
+};
+using Answers = std::map<int, Answer>;  // by choice
+
+class Answering {
+ public:
+  EngineClient::Callback callback(std::size_t request, int num_choices) {
+    const std::lock_guard lock(mutex_);
+    num_open_ += num_choices;
+    return [this, request](const GenerationEvent& event) {
+      const std::lock_guard inner(mutex_);
+      Answer& answer = answers_[request][event.choice];
+      for (const GeneratedToken& token : event.tokens) {
+        answer.tokens.push_back(token.chosen.token);
+      }
+      answer.last = event;
+      num_open_ -= event.finished ? 1 : 0;
+      changed_.notify_all();
+    };
+  }
+  std::map<std::size_t, Answers> wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return num_open_ == 0; });
+    return answers_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::size_t, Answers> answers_;
+  int num_open_ = 0;
+};
+
+Request request(int prompt_tokens, int max_tokens, TokenId first, int num_choices = 1) {
+  Request request;
+  for (int i = 0; i < prompt_tokens; ++i) {
+    request.prompt.push_back((first + i * 7 + i / 11) % kVocabSize);
+  }
+  request.max_tokens = max_tokens;
+  request.ignore_eos = true;
+  request.num_choices = num_choices;
+  return request;
+}
+
+class EngineTiers : public testing::Test {
+ protected:
+  EngineTiers() {
+    options_.context_tokens = 2000;
+    options_.scheduler.max_num_batched_tokens = 64;
+  }
+
+  // Every step begins with all invariants checked and the cap respected.
+  void start(std::int64_t num_slots, std::unique_ptr<Tier> home) {
+    const auto cap = static_cast<std::int64_t>(spec().slot_bytes()) * num_slots;
+    auto kv = KVCacheManager::create(spec(), cap, std::move(home)).value();
+    auto loader = std::make_unique<BlockLoader>();
+    auto runner = std::make_unique<PagedFakeRunner>(kVocabSize);
+    runner->selection_listener = loader.get();
+    runner->before_forward = [this, raw = kv.get(), num_slots](int) {
+      const std::string problem = raw->check_invariants();
+      EXPECT_EQ(problem, "");
+      const KVCacheStats stats = raw->stats();
+      EXPECT_LE(stats.slots_used + stats.slots_idle, num_slots);
+      if (raw->residency() != nullptr) {
+        residency_ = raw->residency()->stats();
+      }
+      return problem.empty();
+    };
+    engine_ = Engine::create(options_, std::move(runner), std::move(kv), vocabulary_, nullptr,
+                             std::move(loader))
+                  .value();
+  }
+  std::map<std::size_t, Answers> run(const std::vector<Request>& requests) {
+    Answering answering;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const auto id = engine_->submit(requests[i], answering.callback(i, requests[i].num_choices));
+      EXPECT_TRUE(id) << id.error().to_string();
+    }
+    return answering.wait();
+  }
+  // With room for everything, and no home.
+  std::map<std::size_t, Answers> run_with_room(const std::vector<Request>& requests) {
+    start(60'000, nullptr);
+    auto answers = run(requests);
+    engine_.reset();
+    return answers;
+  }
+  static void expect_same(const std::map<std::size_t, Answers>& seen,
+                          const std::map<std::size_t, Answers>& wanted) {
+    ASSERT_EQ(seen.size(), wanted.size());
+    for (const auto& [request, choices] : wanted) {
+      for (const auto& [choice, answer] : choices) {
+        const Answer& other = seen.at(request).at(choice);
+        EXPECT_EQ(other.last.finished, answer.last.finished) << request << " " << choice;
+        EXPECT_EQ(other.tokens, answer.tokens) << request << " " << choice;
+      }
+    }
+  }
+
+  FakeVocabulary vocabulary_{kVocabSize};
+  EngineOptions options_;
+  ResidencyStats residency_;  // at the start of the last step
+  std::unique_ptr<Engine> engine_;
+};
+
+std::vector<Request> forty_requests() {
+  std::vector<Request> requests;
+  for (int i = 0; i < 40; ++i) {
+    requests.push_back(request(100 + i * 3, 30 + i % 7, static_cast<TokenId>(i)));
+  }
+  return requests;
+}
+
+TEST_F(EngineTiers, FortySequencesOfFiveTimesTheCapHaveTheAnswersOfThoseWithRoom) {
+  const auto wanted = run_with_room(forty_requests());
+  // 40 sequences of about 190 tokens: 12 blocks in each of 12 layers.
+  constexpr std::int64_t kAllSlots = 40 * 12 * 12;
+  for (const int workers : {0, 1}) {
+    for (const int floor_tokens : {0, 48}) {
+      options_.scheduler.decode_floor_tokens = floor_tokens;
+      start(kAllSlots / 5, host_tier(2 * kAllSlots, workers));
+      const auto seen = run(forty_requests());
+      engine_.reset();
+      expect_same(seen, wanted);
+      EXPECT_GT(residency_.bytes_written, 0);
+      EXPECT_EQ(residency_.blocks_lost, 0);
+    }
+  }
+  EXPECT_GT(residency_.demand_misses, 0);
+}
+
+TEST_F(EngineTiers, APromptOfFourTimesTheFastTierStreams) {
+  const std::vector<Request> requests = {request(1000, 40, 3)};
+  const auto wanted = run_with_room(requests);
+  // 1,040 tokens: 65 blocks in 11 layers, a quarter of that is 179.
+  start(65 * 11 / 4, host_tier(2000, 0));
+  const auto seen = run(requests);
+  engine_.reset();
+  expect_same(seen, wanted);
+  EXPECT_GT(residency_.evictions, 1000);
+}
+
+TEST_F(EngineTiers, APromptThatEvenHomeCannotHoldIsRefused) {
+  start(200, host_tier(400, 0));
+  Answering answering;
+  const auto refused = engine_->submit(request(1000, 4, 3), answering.callback(0, 0));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(EngineTiers, AHomeThatIsFullMakesThemBeComputedAgain) {
+  const auto wanted = run_with_room(forty_requests());
+  start(700, host_tier(900, 0));
+  const auto seen = run(forty_requests());
+  engine_.reset();
+  expect_same(seen, wanted);
+}
+
+TEST_F(EngineTiers, DiskGivesTheSameAnswers) {
+  const auto wanted = run_with_room(forty_requests());
+  options_.scheduler.decode_floor_tokens = 48;
+  auto disk = DiskTier::create({.directory = testing::TempDir(),
+                                .block_bytes = spec().slot_bytes(),
+                                .capacity_bytes = std::int64_t{256} << 20});
+  ASSERT_TRUE(disk) << disk.error().to_string();
+  start(1152, std::move(*disk));
+  const auto seen = run(forty_requests());
+  engine_.reset();
+  expect_same(seen, wanted);
+}
+
+TEST_F(EngineTiers, AThrottledTierGivesTheSameAnswers) {
+  const std::vector<Request> requests = {request(300, 12, 3), request(320, 12, 5)};
+  const auto wanted = run_with_room(requests);
+  start(200, std::make_unique<ThrottledTier>(
+                 host_tier(2000, 0),
+                 Throttle{.bytes_per_second = 64 << 20, .latency = std::chrono::microseconds(50)}));
+  const auto seen = run(requests);
+  engine_.reset();
+  expect_same(seen, wanted);
+}
+
+// What cannot be read back is computed again; what cannot be written stays in the fast tier.
+TEST_F(EngineTiers, ATierThatFailsCostsTimeAndNoToken) {
+  std::vector<Request> requests = forty_requests();
+  requests.resize(12);
+  const auto wanted = run_with_room(requests);
+  options_.scheduler.decode_floor_tokens = 64;
+  start(700,
+        std::make_unique<FaultyTier>(
+            host_tier(4000, 0), Faults{.fail_every = 997}, [](ExtentId, int) {}, Clock::steady()));
+  const auto seen = run(requests);
+  engine_.reset();
+  expect_same(seen, wanted);
+  EXPECT_GT(residency_.blocks_lost, 0);
+}
+
+TEST_F(EngineTiers, ATierThatAlwaysFailsEndsOnlyWhatNeedsIt) {
+  start(400,
+        std::make_unique<FaultyTier>(
+            host_tier(4000, 0), Faults{.fail_every = 1}, [](ExtentId, int) {}, Clock::steady()));
+  const auto seen = run({request(100, 10, 1)});
+  EXPECT_EQ(seen.at(0).at(0).last.finished, FinishReason::kLength);
+  EXPECT_EQ(seen.at(0).at(0).tokens.size(), 10U);
+}
+
+TEST_F(EngineTiers, ChoicesPrefixHitsPrioritiesAndAbortsMix) {
+  std::vector<Request> requests;
+  std::mt19937 random(7);
+  for (int i = 0; i < 30; ++i) {
+    Request next =
+        request(60 + static_cast<int>(random() % 200), 10 + static_cast<int>(random() % 30),
+                static_cast<TokenId>(i % 4), 1 + i % 3);
+    next.priority = static_cast<int>(random() % 3);
+    requests.push_back(next);
+  }
+  const auto wanted = run_with_room(requests);
+  options_.scheduler.policy = SchedulingPolicy::kPriority;
+  options_.scheduler.decode_floor_tokens = 48;
+  start(900, host_tier(12'000, 1));
+  Answering answering;
+  Answering aborted;
+  std::vector<RequestId> to_abort;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_TRUE(engine_->submit(requests[i], answering.callback(i, requests[i].num_choices)));
+    if (i % 3 == 0) {
+      Request other = requests[i];
+      other.max_tokens = 500;
+      to_abort.push_back(*engine_->submit(other, aborted.callback(i, other.num_choices)));
+    }
+  }
+  for (const RequestId id : to_abort) {
+    engine_->cancel(id);
+  }
+  const auto seen = answering.wait();
+  aborted.wait();
+  const EngineStats stats = engine_->stats();
+  engine_.reset();
+  expect_same(seen, wanted);
+  EXPECT_EQ(stats.requests_waiting, 0);
+}
+
+}  // namespace
+}  // namespace karez::test
