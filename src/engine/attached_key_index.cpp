@@ -2,21 +2,36 @@
 
 #include <utility>
 
+#include "engine/key_centres.h"
+
 namespace karez {
 
 Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
-                                                     const SparseOptions& sparse) {
+                                                     const SparseOptions& sparse,
+                                                     std::vector<float> centres) {
   if (!sparse.is_on()) {
     return nullptr;
   }
-  auto index = KeyIndex::create(kv.spec(), sparse.block_index,
-                                block_id_ranges(kv.spec(), kv.stats().slots_total));
+  auto index =
+      KeyIndex::create(kv.spec(), sparse.block_index,
+                       block_id_ranges(kv.spec(), kv.stats().slots_total), std::move(centres));
   if (!index) {
     return fail(std::move(index.error()));
   }
   auto owned = std::make_unique<KeyIndex>(std::move(*index));
   kv.on_copy([raw = owned.get()](BlockId from, BlockId to) { raw->copy_block(from, to); });
   return owned;
+}
+
+Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
+                                                     const SparseOptions& sparse,
+                                                     ModelRunner& runner,
+                                                     const Tokenizer& tokenizer, int step_tokens) {
+  auto centres = built_in_key_centres(runner, tokenizer, kv.spec().type, sparse, step_tokens);
+  if (!centres) {
+    return fail(std::move(centres.error()));
+  }
+  return attach_key_index(kv, sparse, std::move(*centres));
 }
 
 }  // namespace karez
