@@ -226,10 +226,6 @@ Expected<int> generate(const GenerateFlags& typed) {
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !flags.no_repack;
   runner_options.sparse = options.sparse;
-  auto key_index = attach_key_index(**kv, options.sparse);
-  if (!key_index) {
-    return fail(std::move(key_index.error()));
-  }
   auto runner = load_model(flags.model_path, runner_options, [&](double share) {
     loading.update(static_cast<std::int64_t>(share * 1000), 1000);
     return !interrupt.flag();
@@ -240,6 +236,11 @@ Expected<int> generate(const GenerateFlags& typed) {
   }
   if (!runner) {
     return fail(std::move(runner.error()));
+  }
+  auto key_index =
+      attach_key_index(**kv, options.sparse, **runner, **tokenizer, options.chunk_tokens);
+  if (!key_index) {
+    return fail(std::move(key_index.error()));
   }
   report.load_seconds = std::chrono::duration<double>(SteadyClock::now() - load_start).count();
 

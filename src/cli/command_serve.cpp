@@ -144,10 +144,6 @@ Expected<int> serve(const ServeFlags& typed) {
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !options.flags.no_repack;
   runner_options.sparse = options.sparse;
-  auto key_index = attach_key_index(**kv, options.sparse);
-  if (!key_index) {
-    return fail(std::move(key_index.error()));
-  }
   auto runner = load_model(options.flags.model_path, runner_options, [&](double share) {
     (*server)->set_progress(share, "loading weights");
     return !interrupt.flag();
@@ -157,6 +153,11 @@ Expected<int> serve(const ServeFlags& typed) {
   }
   if (!runner) {
     return fail(std::move(runner.error()));
+  }
+  auto key_index = attach_key_index(**kv, options.sparse, **runner, **tokenizer,
+                                    options.scheduler.max_num_batched_tokens);
+  if (!key_index) {
+    return fail(std::move(key_index.error()));
   }
 
   EngineOptions engine_options;

@@ -3,10 +3,13 @@
 #include <utility>
 #include <vector>
 
+#include "engine/key_centres.h"
+
 namespace karez {
 
 Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
-                                                     const SparseOptions& sparse) {
+                                                     const SparseOptions& sparse,
+                                                     std::vector<float> centres) {
   if (!sparse.is_on()) {
     return nullptr;
   }
@@ -14,13 +17,24 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
   for (int group = 0; group < static_cast<int>(kv.layer_groups().size()); ++group) {
     ranges.push_back({kv.first_block_id(group), kv.num_block_ids(group)});
   }
-  auto index = KeyIndex::create(kv.spec(), sparse.block_index, ranges);
+  auto index = KeyIndex::create(kv.spec(), sparse.block_index, ranges, std::move(centres));
   if (!index) {
     return fail(std::move(index.error()));
   }
   auto owned = std::make_unique<KeyIndex>(std::move(*index));
   kv.on_copy([raw = owned.get()](BlockId from, BlockId to) { raw->copy_block(from, to); });
   return owned;
+}
+
+Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
+                                                     const SparseOptions& sparse,
+                                                     ModelRunner& runner,
+                                                     const Tokenizer& tokenizer, int step_tokens) {
+  auto centres = built_in_key_centres(runner, tokenizer, kv.spec().type, sparse, step_tokens);
+  if (!centres) {
+    return fail(std::move(centres.error()));
+  }
+  return attach_key_index(kv, sparse, std::move(*centres));
 }
 
 }  // namespace karez

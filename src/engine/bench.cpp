@@ -104,12 +104,8 @@ Expected<std::vector<TokenId>> tokens_of_text(const Tokenizer& tokenizer,
   return tokens;
 }
 
-Expected<BenchTokens> make_tokens(const BenchOptions& options) {
-  const auto tokenizer = Tokenizer::load(options.model_path);
-  if (!tokenizer) {
-    return fail(tokenizer.error());
-  }
-  const std::vector<TokenId> choices = text_tokens(**tokenizer);
+Expected<BenchTokens> make_tokens(const Tokenizer& tokenizer, const BenchOptions& options) {
+  const std::vector<TokenId> choices = text_tokens(tokenizer);
   if (choices.empty()) {
     return fail(StatusCode::kCorruption,
                 fmt::format("{}: the vocabulary has no token that is text", options.model_path));
@@ -126,7 +122,7 @@ Expected<BenchTokens> make_tokens(const BenchOptions& options) {
     tokens.prompt = draw(options.shape.max_depth());
     return tokens;
   }
-  auto prompt = tokens_of_text(**tokenizer, options);
+  auto prompt = tokens_of_text(tokenizer, options);
   if (!prompt) {
     return fail(prompt.error());
   }
@@ -177,7 +173,12 @@ class Bench {
         return fail(cap.error());
       }
     }
-    auto tokens = make_tokens(options_);
+    auto tokenizer = Tokenizer::load(options_.model_path);
+    if (!tokenizer) {
+      return fail(tokenizer.error());
+    }
+    tokenizer_ = std::move(*tokenizer);
+    auto tokens = make_tokens(*tokenizer_, options_);
     if (!tokens) {
       return fail(tokens.error());
     }
@@ -252,7 +253,7 @@ class Bench {
     if (!kv) {
       return fail(kv.error());
     }
-    auto key_index = attach_key_index(**kv, sparse);
+    auto key_index = attach_key_index(**kv, sparse, **runner, *tokenizer_, options_.step_tokens);
     if (!key_index) {
       return fail(key_index.error());
     }
@@ -309,6 +310,7 @@ class Bench {
 
   const BenchOptions& options_;
   const BenchProgress& progress_;
+  std::unique_ptr<Tokenizer> tokenizer_;
   BenchTokens tokens_;
   PeerSettings peer_settings_;
   std::unique_ptr<LlamaReference> peer_;

@@ -20,7 +20,6 @@ namespace karez {
 namespace {
 
 constexpr int kDefaultLength = 7904;
-constexpr std::size_t kMaxCentreTokens = 4096;
 
 std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
@@ -260,8 +259,8 @@ class Evaluation {
       if (!tokens) {
         return fail(tokens.error());
       }
-      tokens->resize(std::min(
-          {tokens->size(), static_cast<std::size_t>(config_.context_length), kMaxCentreTokens}));
+      tokens->resize(std::min({tokens->size(), static_cast<std::size_t>(config_.context_length),
+                               static_cast<std::size_t>(kMaxKeyCentreTokens)}));
       centre_tokens_ = std::move(*tokens);
     }
     prepare_report();

@@ -4,19 +4,25 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "attention/block_store.h"
 #include "engine/eval_store.h"
 
 namespace karez {
+namespace {
+
+constexpr int kMinKeyCentreTokens = 2 * kBlockSize;  // the first block is left out
+
+}  // namespace
 
 Expected<std::vector<float>> measure_key_centres(ModelRunner& runner, KvType kv_type,
                                                  std::span<const TokenId> tokens, int step_tokens) {
   const std::size_t num_blocks = tokens.size() / kBlockSize;
-  if (num_blocks < 2) {
+  if (tokens.size() < kMinKeyCentreTokens) {
     return fail(StatusCode::kInvalidArgument,
                 fmt::format("the text for the key centres has {} tokens; {} are needed",
-                            tokens.size(), 2 * kBlockSize));
+                            tokens.size(), kMinKeyCentreTokens));
   }
   tokens = tokens.first(num_blocks * kBlockSize);
   const KVCacheSpec spec = runner.config().kv_cache_spec(kv_type);
@@ -66,6 +72,25 @@ Expected<std::vector<float>> measure_key_centres(ModelRunner& runner, KvType kv_
     }
   }
   return centres;
+}
+
+Expected<std::vector<float>> built_in_key_centres(ModelRunner& runner, const Tokenizer& tokenizer,
+                                                  KvType kv_type, const SparseOptions& sparse,
+                                                  int step_tokens) {
+  if (!sparse.is_on() || !codes_tokens(sparse.block_index)) {
+    return std::vector<float>();
+  }
+  auto tokens = tokenizer.tokenize(key_centre_text(), true, false);
+  if (!tokens) {
+    return fail(std::move(tokens.error()));
+  }
+  const int count = std::min(
+      {static_cast<int>(tokens->size()), kMaxKeyCentreTokens, runner.config().context_length});
+  if (count < kMinKeyCentreTokens) {
+    return std::vector<float>();
+  }
+  return measure_key_centres(
+      runner, kv_type, std::span(*tokens).first(static_cast<std::size_t>(count)), step_tokens);
 }
 
 }  // namespace karez

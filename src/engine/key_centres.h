@@ -13,10 +13,12 @@
 #include <string_view>
 #include <vector>
 
+#include "attention/sparse_rows.h"
 #include "base/status.h"
 #include "base/token.h"
 #include "kv/kv_types.h"
 #include "model/model_runner.h"
+#include "model/tokenizer.h"
 
 namespace karez {
 
@@ -30,5 +32,15 @@ Expected<std::vector<float>> measure_key_centres(ModelRunner& runner, KvType kv_
 
 // English, code, tables, numbers: a bit of everything.
 std::string_view key_centre_text();
+
+// More of a text changes nothing that can be measured, and a server waits for it at its start.
+inline constexpr int kMaxKeyCentreTokens = 1024;
+
+// Those of the built-in text. Empty (zeros) if the options have no use for centres, or the model's
+// context is too short to measure any.
+// Fails: as measure_key_centres() and Tokenizer::tokenize().
+Expected<std::vector<float>> built_in_key_centres(ModelRunner& runner, const Tokenizer& tokenizer,
+                                                  KvType kv_type, const SparseOptions& sparse,
+                                                  int step_tokens);
 
 }  // namespace karez

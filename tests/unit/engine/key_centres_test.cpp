@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "attention/block_store.h"
+#include "engine/attached_key_index.h"
 #include "engine/eval_store.h"
 #include "model/ggml_model_runner.h"
+#include "model/tokenizer.h"
 #include "support/random_model.h"
 #include "support/temporary_file.h"
 
@@ -91,6 +93,59 @@ TEST_F(KeyCentres, NeedTwoBlocksOfTokens) {
   const auto centres = measure_key_centres(*runner, KvType::kF32, std::span(tokens).first(31), 24);
   ASSERT_FALSE(centres);
   EXPECT_THAT(centres.error().message(), testing::HasSubstr("31 tokens; 32 are needed"));
+}
+
+struct AttachedKeyIndex : KeyCentres {
+  // What generate, serve and bench do.
+  std::unique_ptr<KeyIndex> attach(ModelRunner& runner, const SparseOptions& sparse) {
+    tokenizer = std::move(Tokenizer::load(file.path()).value());
+    const KVCacheSpec spec = runner.config().kv_cache_spec(KvType::kF32);
+    kv = std::move(
+        KVCacheManager::create(spec, 64 * static_cast<std::int64_t>(spec.slot_bytes())).value());
+    auto index = attach_key_index(*kv, sparse, runner, *tokenizer, 200);
+    EXPECT_TRUE(index) << index.error().to_string();
+    return std::move(*index);
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<KVCacheManager> kv;
+};
+
+TEST_F(AttachedKeyIndex, HasTheCentresOfItsModel) {
+  const auto runner = load({});
+  const auto index = attach(*runner, {.token_budget = 512});
+  ASSERT_NE(index, nullptr);
+  auto text = tokenizer->tokenize(key_centre_text(), true, false);
+  ASSERT_TRUE(text);
+  ASSERT_GT(text->size(), static_cast<std::size_t>(kMaxKeyCentreTokens));
+  text->resize(kMaxKeyCentreTokens);
+  const auto centres = measure_key_centres(*runner, KvType::kF32, *text, 512);
+  ASSERT_TRUE(centres);
+  const std::size_t layer_floats = centres->size() / 2;
+  for (int layer = 0; layer < 2; ++layer) {
+    const float* begin = index->view(layer).centres();
+    ASSERT_NE(begin, nullptr);
+    const auto expected =
+        std::span(*centres).subspan(static_cast<std::size_t>(layer) * layer_floats, layer_floats);
+    EXPECT_THAT(std::span(begin, layer_floats),
+                testing::Pointwise(testing::FloatNear(1e-4F), expected));
+    EXPECT_TRUE(std::ranges::any_of(expected, [](float x) { return x > 0.01F; }));
+  }
+}
+
+TEST_F(AttachedKeyIndex, MeasuresNothingThatNoOneUses) {
+  const auto runner = load({});
+  EXPECT_EQ(attach(*runner, {}), nullptr);
+  const auto index = attach(*runner, {.token_budget = 512, .block_index = KeyIndexKind::kMinMax});
+  EXPECT_EQ(index->view(0).centres(), nullptr);
+  EXPECT_EQ(runner->take_step_times().steps, 0);
+}
+
+TEST_F(AttachedKeyIndex, OfAModelWithATinyContextHasNoCentres) {
+  test::RandomModelSpec spec;
+  spec.context_length = 16;
+  const auto runner = load(spec);
+  EXPECT_EQ(attach(*runner, {.token_budget = 512})->view(0).centres(), nullptr);
 }
 
 }  // namespace
