@@ -18,6 +18,7 @@
 #include "cli/report.h"
 #include "cli/sparse_flags.h"
 #include "cli/text_file.h"
+#include "cli/tier_flags.h"
 #include "engine/bench.h"
 #include "engine/bench_peer.h"
 
@@ -36,6 +37,7 @@ struct BenchFlags {
   std::vector<std::string> kv_modes = {"dense"};
   SparseFlags sparse;
   std::string kv_fast_bytes;
+  TierFlags tiers;
   std::string compare;
   std::string json_path;
 };
@@ -66,6 +68,11 @@ Expected<BenchOptions> read_flags(const BenchFlags& flags) {
     }
     options.sparse = *checked;
   }
+  auto home = check_tier_flags(flags.tiers);
+  if (!home) {
+    return fail(std::move(home.error()));
+  }
+  options.home = std::move(*home);
   if (!flags.kv_fast_bytes.empty()) {
     const auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {
@@ -158,6 +165,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->check(CLI::Range(1, kMaxDepth));
   add_selection_flags(*bench, flags->sparse);
+  add_tier_flags(*bench, flags->tiers);
   bench->add_option("-t,--threads", options.num_threads, "Threads (all processors)")
       ->check(CLI::Range(1, kMaxThreads));
   bench

@@ -132,15 +132,19 @@ Expected<std::unique_ptr<Sampler>> make_sampler(const Tokenizer& tokenizer,
 Expected<std::unique_ptr<KVCacheManager>> make_kv(const KVCacheSpec& spec,
                                                   const GenerateOptions& options,
                                                   int context_tokens) {
+  auto home = make_home_tier(spec, options.home);
+  if (!home) {
+    return fail(std::move(home.error()));
+  }
   if (options.kv_fast_bytes) {
-    auto capped = KVCacheManager::create(spec, *options.kv_fast_bytes);
+    auto capped = KVCacheManager::create(spec, *options.kv_fast_bytes, std::move(*home));
     if (!capped) {
       return fail(capped.error().code(), "--kv-fast-bytes: " + capped.error().message());
     }
     return capped;
   }
   auto kv = KVCacheManager::create(
-      spec, kv_bytes_for_sequence(spec, context_tokens, options.chunk_tokens));
+      spec, kv_bytes_for_sequence(spec, context_tokens, options.chunk_tokens), std::move(*home));
   if (!kv && kv.error().code() == StatusCode::kResourceExhausted) {
     return fail(kv.error().code(), fmt::format("{}; a smaller -c or --kv-fast-bytes needs less",
                                                kv.error().message()));
@@ -226,6 +230,10 @@ Expected<int> generate(const GenerateFlags& typed) {
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !flags.no_repack;
   runner_options.sparse = options.sparse;
+  BlockLoader loader;
+  if (options.home.is_on()) {
+    runner_options.selection_listener = &loader;
+  }
   auto runner = load_model(flags.model_path, runner_options, [&](double share) {
     loading.update(static_cast<std::int64_t>(share * 1000), 1000);
     return !interrupt.flag();
@@ -254,7 +262,8 @@ Expected<int> generate(const GenerateFlags& typed) {
     }
   };
   callbacks.on_text = [&](std::string_view text) { return answer.write(text); };
-  Generator generator(**runner, **kv, TokenText::of(**tokenizer), key_index->get());
+  Generator generator(**runner, **kv, TokenText::of(**tokenizer), key_index->get(),
+                      options.home.is_on() ? &loader : nullptr);
   auto result = generator.run(*tokens, generator_options, **sampler, callbacks, interrupt.flag());
   prefill.finish();
   answer.end_line();

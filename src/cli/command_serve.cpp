@@ -111,7 +111,11 @@ Expected<int> serve(const ServeFlags& typed) {
     return fail(context.error());
   }
   const KVCacheSpec spec = config->kv_cache_spec(options.kv_type);
-  auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context));
+  auto home = make_home_tier(spec, options.home);
+  if (!home) {
+    return fail(std::move(home.error()));
+  }
+  auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context), std::move(*home));
   if (!kv) {
     return fail(kv.error().code(), "--kv-fast-bytes: " + kv.error().message());
   }
@@ -119,7 +123,7 @@ Expected<int> serve(const ServeFlags& typed) {
   const std::int64_t context_bytes =
       spec.slots_for_sequence(*context, options.scheduler.max_num_batched_tokens) *
       static_cast<std::int64_t>(spec.slot_bytes());
-  if (context_bytes > cap_bytes) {
+  if (context_bytes > cap_bytes && !options.home.is_on()) {
     report_note(fmt::format(
         "the KV cap of {} is less than the {} of one context of {} tokens: longer requests are "
         "refused or end early",
@@ -144,6 +148,10 @@ Expected<int> serve(const ServeFlags& typed) {
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !options.flags.no_repack;
   runner_options.sparse = options.sparse;
+  auto loader = std::make_unique<BlockLoader>();
+  if (options.home.is_on()) {
+    runner_options.selection_listener = loader.get();
+  }
   auto runner = load_model(options.flags.model_path, runner_options, [&](double share) {
     (*server)->set_progress(share, "loading weights");
     return !interrupt.flag();
@@ -172,7 +180,7 @@ Expected<int> serve(const ServeFlags& typed) {
   engine_options.kv_identity =
       fmt::format("{}/{}", options.flags.model_path, to_string(options.kv_type));
   auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
-                               std::move(*key_index));
+                               std::move(*key_index), std::move(loader));
   if (!engine) {
     return fail(std::move(engine.error()));
   }

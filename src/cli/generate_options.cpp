@@ -115,6 +115,7 @@ void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
 
   add_token_budget_flag(command, flags.sparse);
   add_selection_flags(command, flags.sparse);
+  add_tier_flags(command, flags.tiers);
 
   const auto number = [&](const std::string& name, auto& value, const std::string& help) {
     command.add_option(name, value, help)->capture_default_str()->type_name("N")->group("Sampling");
@@ -186,6 +187,11 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
     return fail(std::move(sparse.error()));
   }
   options.sparse = *sparse;
+  auto home = check_tier_flags(flags.tiers);
+  if (!home) {
+    return fail(std::move(home.error()));
+  }
+  options.home = std::move(*home);
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "cli/sparse_flags.h"
+#include "cli/tier_flags.h"
 #include "kv/kv_types.h"
 #include "sampling/sampling_params.h"
 
@@ -37,6 +38,7 @@ struct GenerateFlags {
   std::string cache_type_v = "bf16";
   bool no_repack = false;
   SparseFlags sparse;
+  TierFlags tiers;
 
   SamplingParams sampling;
   std::int64_t seed = -1;
@@ -54,6 +56,7 @@ struct GenerateOptions {
   int chunk_tokens = 512;
   KvType kv_type = KvType::kBf16;
   SparseOptions sparse;
+  HomeOptions home;
   std::optional<std::int64_t> kv_fast_bytes;
 };
 

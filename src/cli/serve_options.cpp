@@ -107,6 +107,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
   add_token_budget_flag(command, flags.sparse);
   add_selection_flags(command, flags.sparse);
+  add_tier_flags(command, flags.tiers);
   command
       .add_flag("--no-repack", flags.no_repack,
                 "Keep the weights in the layout of the file: less memory, slower")
@@ -216,6 +217,12 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     return fail(std::move(sparse.error()));
   }
   options.sparse = *sparse;
+  auto home = check_tier_flags(flags.tiers);
+  if (!home) {
+    return fail(std::move(home.error()));
+  }
+  options.home = std::move(*home);
+  options.scheduler.decode_floor_tokens = decode_floor_tokens(options.sparse);
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "cli/sparse_flags.h"
+#include "cli/tier_flags.h"
 #include "kv/kv_types.h"
 #include "sched/scheduler_options.h"
 #include "server/server.h"
@@ -31,6 +32,7 @@ struct ServeFlags {
   std::string cache_type_v = "bf16";
   bool no_repack = false;
   SparseFlags sparse;
+  TierFlags tiers;
 
   std::int64_t max_num_seqs = 64;
   std::int64_t max_num_batched_tokens = 512;
@@ -60,6 +62,7 @@ struct ServeOptions {
   int threads = 1;
   KvType kv_type = KvType::kBf16;
   SparseOptions sparse;
+  HomeOptions home;
   std::optional<std::int64_t> kv_fast_bytes;
   SchedulerOptions scheduler;
   ServerOptions server;

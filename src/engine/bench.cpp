@@ -17,6 +17,8 @@
 #include "engine/attached_key_index.h"
 #include "engine/bench_engine.h"
 #include "engine/bench_peer.h"
+#include "engine/block_loader.h"
+#include "engine/kv_capacity.h"
 #include "kv/kv_cache_manager.h"
 #include "model/ggml_model_runner.h"
 #include "model/gguf_file.h"
@@ -65,7 +67,7 @@ std::int64_t needed_kv_bytes(const KVCacheSpec& spec, const BenchShape& shape, i
 
 Expected<std::int64_t> kv_cap(const BenchOptions& options, const KVCacheSpec& spec) {
   const std::int64_t needed = needed_kv_bytes(spec, options.shape, options.step_tokens);
-  if (options.kv_fast_bytes != 0 && options.kv_fast_bytes < needed) {
+  if (options.kv_fast_bytes != 0 && options.kv_fast_bytes < needed && !options.home.is_on()) {
     return fail(StatusCode::kResourceExhausted,
                 fmt::format("--kv-fast-bytes is {}; a prompt of {} tokens and {} copies of it, "
                             "with {} generated tokens each, need {} ({} bytes) as {}",
@@ -226,6 +228,7 @@ class Bench {
 
   // One of our engines with what it needs.
   struct Mode {
+    std::unique_ptr<BlockLoader> loader;
     std::unique_ptr<ModelRunner> runner;
     std::unique_ptr<KVCacheManager> kv;
     std::unique_ptr<KeyIndex> key_index;
@@ -237,9 +240,15 @@ class Bench {
   Expected<Mode> load_mode(KvType type, int token_budget) {
     SparseOptions sparse = options_.sparse;
     sparse.token_budget = token_budget;
-    auto runner =
-        load_model(options_.model_path,
-                   {.num_threads = options_.num_threads, .kv_type = type, .sparse = sparse});
+    Mode mode;
+    mode.loader = std::make_unique<BlockLoader>();
+    // Dense decode reads everything in each step: below a cap it runs what fits, in the fast tier.
+    const bool has_home = options_.home.is_on() && token_budget != 0;
+    auto runner = load_model(options_.model_path,
+                             {.num_threads = options_.num_threads,
+                              .kv_type = type,
+                              .sparse = sparse,
+                              .selection_listener = has_home ? mode.loader.get() : nullptr});
     if (!runner) {
       return fail(runner.error());
     }
@@ -249,7 +258,33 @@ class Bench {
     if (!cap) {
       return fail(cap.error());
     }
-    auto kv = KVCacheManager::create(spec, *cap);
+    int max_running = 0;
+    std::int64_t store_bytes = *cap;
+    std::unique_ptr<Tier> home;
+    if (has_home) {
+      auto made = make_home_tier(spec, options_.home);
+      if (!made) {
+        return fail(made.error());
+      }
+      home = std::move(*made);
+      mode.labels.home = home->describe();
+    } else if (*cap < needed_kv_bytes(spec, options_.shape, options_.step_tokens)) {
+      const int all = options_.shape.max_depth() + options_.shape.generate_tokens;
+      max_running = static_cast<int>(sequences_in_cap(spec, *cap, all, options_.step_tokens));
+      if (max_running == 0) {
+        return fail(StatusCode::kResourceExhausted,
+                    fmt::format("--kv-fast-bytes is {}; dense decode of {} tokens needs {} for one "
+                                "sequence (--kv-mode sparse needs less)",
+                                format_bytes(*cap), all,
+                                format_bytes(bytes_for_sequence(spec, all, options_.step_tokens))));
+      }
+      // The sequence that is copied is an aid of the measurement and not counted.
+      BenchShape running = options_.shape;
+      running.concurrencies = {max_running};
+      store_bytes = needed_kv_bytes(spec, running, options_.step_tokens);
+      mode.labels.running = max_running;
+    }
+    auto kv = KVCacheManager::create(spec, store_bytes, std::move(home));
     if (!kv) {
       return fail(kv.error());
     }
@@ -257,16 +292,17 @@ class Bench {
     if (!key_index) {
       return fail(key_index.error());
     }
-    Mode mode;
     mode.labels.engine = "karez";
     mode.labels.model = file_name(options_.model_path);
     mode.labels.kv_mode = token_budget == 0 ? "dense" : "sparse";
     mode.labels.token_budget = token_budget;
     mode.labels.kv_type = to_string(type);
     mode.labels.threads = options_.num_threads;
-    mode.labels.kv_fast_bytes = (*kv)->stats().cap_bytes;
+    mode.labels.kv_fast_bytes = max_running == 0 ? (*kv)->stats().cap_bytes : *cap;
     mode.labels.weight_read_bytes = config.weight_bytes;
-    mode.engine = make_karez_bench_engine(**runner, **kv, key_index->get(), options_.step_tokens);
+    mode.engine = make_karez_bench_engine(**runner, **kv, key_index->get(),
+                                          has_home ? mode.loader.get() : nullptr,
+                                          options_.step_tokens, max_running);
     mode.runner = std::move(*runner);
     mode.kv = std::move(*kv);
     mode.key_index = std::move(*key_index);

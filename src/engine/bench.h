@@ -10,6 +10,7 @@
 
 #include "attention/sparse_rows.h"
 #include "engine/bench_measure.h"
+#include "engine/home_tier.h"
 #include "kv/kv_types.h"
 
 namespace karez {
@@ -24,6 +25,7 @@ struct BenchOptions {
   int num_threads = 1;
   int step_tokens = 512;           // tokens of a prompt computed at once
   std::int64_t kv_fast_bytes = 0;  // cap of the KV store; 0: what the run needs
+  HomeOptions home;                // below it; then the cap may be less than the run needs
   bool compare_llama = false;
   std::string peer_settings = "auto";  // see bench_peer.h
   std::uint64_t seed = 1;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,14 +20,25 @@
 
 namespace karez {
 
+class BlockLoader;
 class KVCacheManager;
 class KeyIndex;
+
+// What moved between the fast tier and home, and how long steps waited for it.
+struct BenchTraffic {
+  double stall_seconds = 0;
+  std::int64_t blocks_needed = 0;
+  std::int64_t demand_misses = 0;
+  std::int64_t bytes_read = 0;
+  std::int64_t bytes_written = 0;
+};
 
 // One measured decode: seconds of all its steps, and where they went if the engine tells.
 struct BenchDecode {
   double seconds = 0;
   int steps = 0;
-  StepTimes times;  // steps == 0: the engine does not tell
+  StepTimes times;                      // steps == 0: the engine does not tell
+  std::optional<BenchTraffic> traffic;  // with a home tier
 };
 
 class BenchEngine {
@@ -38,6 +50,7 @@ class BenchEngine {
   // Makes num_copies copies of the base sequence and touches them once, outside of measured time.
   virtual Expected<void> make_copies(int num_copies) = 0;
   // Appends one token to each copy, steps times, with logits of every row. tokens: [steps][copies].
+  // Where not all fit at once, some after the others.
   // Afterwards the copies are as make_copies() left them.
   virtual Expected<BenchDecode> decode(std::span<const TokenId> tokens) = 0;
   virtual void drop_copies() = 0;
@@ -45,10 +58,14 @@ class BenchEngine {
   virtual void clear() = 0;
 };
 
-// All must outlive the engine; kv needs room for 1 + the copies. key_index: from
-// attach_key_index(), or null; with one, decoded rows are sparse.
+// All must outlive the engine; kv needs room for 1 + the copies, or a home tier. key_index: from
+// attach_key_index(), or null; with one, decoded rows are sparse. loader: the runner's selection
+// listener, for a store with a home tier; else null.
+// max_running > 0: only so many copies exist at a time. Others stand for requests that wait: they
+// run when the first ones have ended, over the same keys and values, which costs the same.
 std::unique_ptr<BenchEngine> make_karez_bench_engine(ModelRunner& runner, KVCacheManager& kv,
-                                                     KeyIndex* key_index, int step_tokens);
+                                                     KeyIndex* key_index, BlockLoader* loader,
+                                                     int step_tokens, int max_running = 0);
 // `reference` must outlive the engine. The base is the first copy.
 std::unique_ptr<BenchEngine> make_llama_bench_engine(LlamaReference& reference, int step_tokens);
 

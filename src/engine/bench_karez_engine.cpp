@@ -7,8 +7,10 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "engine/bench_engine.h"
+#include "engine/block_loader.h"
 #include "engine/sequence_copy.h"
 #include "kv/kv_cache_manager.h"
+#include "kv/residency.h"
 
 namespace karez {
 namespace {
@@ -22,11 +24,14 @@ Status no_room(const KVCacheManager& kv, std::string_view what) {
 
 class KarezBenchEngine final : public BenchEngine {
  public:
-  KarezBenchEngine(ModelRunner& runner, KVCacheManager& kv, KeyIndex* key_index, int step_tokens)
+  KarezBenchEngine(ModelRunner& runner, KVCacheManager& kv, KeyIndex* key_index,
+                   BlockLoader* loader, int step_tokens, int max_running)
       : runner_(runner),
         kv_(kv),
         key_index_(key_index),
+        loader_(loader),
         step_tokens_(step_tokens),
+        max_running_(max_running),
         base_(kv.open()) {}
   KarezBenchEngine(const KarezBenchEngine&) = delete;
   KarezBenchEngine& operator=(const KarezBenchEngine&) = delete;
@@ -48,8 +53,8 @@ class KarezBenchEngine final : public BenchEngine {
       if (tokens.empty()) {
         batch_.output_rows = {static_cast<int>(step) - 1};
       }
-      if (auto logits = runner_.forward(batch_, kv_); !logits) {
-        return fail(logits.error());
+      if (auto done = forward(); !done) {
+        return fail(done.error());
       }
     }
     return seconds_since(start);
@@ -57,7 +62,9 @@ class KarezBenchEngine final : public BenchEngine {
 
   Expected<void> make_copies(int num_copies) override {
     drop_copies();
-    for (int i = 0; i < num_copies; ++i) {
+    num_wanted_ = num_copies;
+    const int num_running = max_running_ == 0 ? num_copies : std::min(num_copies, max_running_);
+    for (int i = 0; i < num_running; ++i) {
       if (auto copied = add_copy(); !copied) {
         return copied;
       }
@@ -66,30 +73,34 @@ class KarezBenchEngine final : public BenchEngine {
   }
 
   Expected<BenchDecode> decode(std::span<const TokenId> tokens) override {
-    KAREZ_CHECK(!copies_.empty() && tokens.size() % copies_.size() == 0, "tokens: [steps][copies]");
-    if (auto ready = restore_copies(); !ready) {
-      return fail(ready.error());
-    }
+    const auto wanted = static_cast<std::size_t>(num_wanted_);
+    KAREZ_CHECK(!copies_.empty() && tokens.size() % wanted == 0, "tokens: [steps][copies]");
     static_cast<void>(runner_.take_step_times());
-    const auto start = std::chrono::steady_clock::now();
+    const std::optional<ResidencyStats> before = residency_stats();
     BenchDecode result;
-    for (; !tokens.empty(); tokens = tokens.subspan(copies_.size())) {
-      start_batch();
-      batch_.tokens.assign(tokens.begin(),
-                           tokens.begin() + static_cast<std::ptrdiff_t>(copies_.size()));
-      for (const SequenceId copy : copies_) {
-        batch_.output_rows.push_back(static_cast<int>(batch_.sequences.size()));
-        if (!append_rows(copy, 1)) {
-          return fail(no_room(kv_, "a decode step"));
+    for (std::size_t first = 0; first < wanted; first += copies_.size()) {
+      if (auto ready = restore_copies(); !ready) {
+        return fail(ready.error());
+      }
+      const std::size_t count = std::min(copies_.size(), wanted - first);
+      const auto start = std::chrono::steady_clock::now();
+      for (std::size_t row = first; row < tokens.size(); row += wanted) {
+        if (auto done = decode_step(tokens.subspan(row, count)); !done) {
+          return fail(done.error());
         }
+        ++result.steps;
       }
-      if (auto logits = runner_.forward(batch_, kv_); !logits) {
-        return fail(logits.error());
-      }
-      ++result.steps;
+      result.seconds += seconds_since(start);
     }
-    result.seconds = seconds_since(start);
     result.times = runner_.take_step_times();
+    if (before) {
+      const ResidencyStats after = *residency_stats();
+      result.traffic = BenchTraffic{.stall_seconds = after.stall_seconds - before->stall_seconds,
+                                    .blocks_needed = after.blocks_needed - before->blocks_needed,
+                                    .demand_misses = after.demand_misses - before->demand_misses,
+                                    .bytes_read = after.bytes_read - before->bytes_read,
+                                    .bytes_written = after.bytes_written - before->bytes_written};
+    }
     return result;
   }
 
@@ -113,7 +124,49 @@ class KarezBenchEngine final : public BenchEngine {
 
   void start_batch() {
     batch_ = {};
+    in_batch_.clear();
     batch_.key_index = key_index_;
+  }
+
+  std::optional<ResidencyStats> residency_stats() const {
+    return kv_.residency() == nullptr ? std::nullopt : std::optional(kv_.residency()->stats());
+  }
+
+  Expected<void> decode_step(std::span<const TokenId> tokens) {
+    start_batch();
+    batch_.tokens.assign(tokens.begin(), tokens.end());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      batch_.output_rows.push_back(static_cast<int>(i));
+      if (!append_rows(copies_[i], 1)) {
+        return fail(no_room(kv_, "a decode step"));
+      }
+    }
+    return forward();
+  }
+
+  // Computes the batch, and sends home what it filled.
+  Expected<void> forward() {
+    if (loader_ == nullptr) {
+      auto logits = runner_.forward(batch_, kv_);
+      return logits ? Expected<void>() : fail(logits.error());
+    }
+    loader_->begin_step(kv_, batch_.sequences);
+    auto logits = runner_.forward(batch_, kv_);
+    const std::vector<bool> lost = loader_->end_step();
+    if (!logits) {
+      return fail(logits.error());
+    }
+    if (std::find(lost.begin(), lost.end(), true) != lost.end()) {
+      return fail(StatusCode::kResourceExhausted,
+                  fmt::format("a layer of this step reads more than the fast tier holds, or what "
+                              "is at home could not be read ({})",
+                              kv_.residency()->describe()));
+    }
+    for (const SequenceId sequence : in_batch_) {
+      kv_.write_home(sequence);
+    }
+    kv_.residency()->advance();
+    return {};
   }
 
   // Makes room for the sequence's next rows and enters them into the batch.
@@ -134,6 +187,7 @@ class KarezBenchEngine final : public BenchEngine {
       rows.tables.push_back(kv_.table(sequence, static_cast<int>(group)));
     }
     batch_.sequences.push_back(std::move(rows));
+    in_batch_.push_back(sequence);
     return true;
   }
 
@@ -153,23 +207,29 @@ class KarezBenchEngine final : public BenchEngine {
     const bool shortened = std::all_of(copies_.begin(), copies_.end(), [&](SequenceId copy) {
       return kv_.num_tokens(copy) == depth || kv_.truncate(copy, depth);
     });
-    return shortened ? Expected<void>() : make_copies(static_cast<int>(copies_.size()));
+    return shortened ? Expected<void>() : make_copies(num_wanted_);
   }
 
   ModelRunner& runner_;
   KVCacheManager& kv_;
   KeyIndex* key_index_;
+  BlockLoader* loader_;
   int step_tokens_;
+  int max_running_;     // 0: all
+  int num_wanted_ = 0;  // copies; no more than max_running_ exist
   SequenceId base_;
   std::vector<SequenceId> copies_;
   ForwardBatch batch_;
+  std::vector<SequenceId> in_batch_;
 };
 
 }  // namespace
 
 std::unique_ptr<BenchEngine> make_karez_bench_engine(ModelRunner& runner, KVCacheManager& kv,
-                                                     KeyIndex* key_index, int step_tokens) {
-  return std::make_unique<KarezBenchEngine>(runner, kv, key_index, step_tokens);
+                                                     KeyIndex* key_index, BlockLoader* loader,
+                                                     int step_tokens, int max_running) {
+  return std::make_unique<KarezBenchEngine>(runner, kv, key_index, loader, step_tokens,
+                                            max_running);
 }
 
 }  // namespace karez

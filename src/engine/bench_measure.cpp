@@ -39,6 +39,9 @@ BenchStepMs step_ms(const BenchDecode& decode) {
     ms.attend = decode.times.attend * to_ms;
     ms.other = ms.total - *ms.dense - *ms.attention;
   }
+  if (decode.traffic) {
+    ms.stall = decode.traffic->stall_seconds * to_ms;
+  }
   return ms;
 }
 
@@ -177,6 +180,14 @@ class Measurement {
         });
     if (middle != repetitions.end()) {
       run.step_ms = step_ms(middle->decode);
+      if (const auto& traffic = middle->decode.traffic) {
+        const double steps = middle->decode.steps;
+        run.home_misses = static_cast<double>(traffic->demand_misses) / steps;
+        run.home_miss_share = static_cast<double>(traffic->demand_misses) /
+                              std::max(1.0, static_cast<double>(traffic->blocks_needed));
+        run.home_read_bytes = static_cast<double>(traffic->bytes_read) / steps;
+        run.home_written_bytes = static_cast<double>(traffic->bytes_written) / steps;
+      }
       if (middle->decode.times.steps > 0) {
         run.read_bandwidth_bytes_per_second = middle->bandwidth_bytes_per_second;
         run.kv_read_bytes =

@@ -32,6 +32,7 @@ nlohmann::json run_to_json(const BenchRun& run) {
         {"dense", or_null(run.step_ms.dense)},
         {"attention", or_null(run.step_ms.attention)},
         {"select", or_null(run.step_ms.select)},
+        {"stall", or_null(run.step_ms.stall)},
         {"attend", or_null(run.step_ms.attend)},
         {"other", or_null(run.step_ms.other)}}},
       {"kv_fast_bytes", run.kv_fast_bytes},
@@ -44,6 +45,16 @@ nlohmann::json run_to_json(const BenchRun& run) {
     json["weight_read_bytes_per_step"] = run.weight_read_bytes;
     json["bandwidth_share"] = or_null(run.bandwidth_share);
     json["attention_over_floor"] = or_null(run.attention_over_floor);
+  }
+  if (run.running > 0) {
+    json["running_at_once"] = run.running;
+  }
+  if (!run.home.empty()) {
+    json["home"] = run.home;
+    json["home_misses_per_step"] = run.home_misses;
+    json["home_miss_share"] = run.home_miss_share;
+    json["home_read_bytes_per_step"] = run.home_read_bytes;
+    json["home_written_bytes_per_step"] = run.home_written_bytes;
   }
   if (run.decode_over_dense) {
     json["decode_over_dense"] = *run.decode_over_dense;
@@ -134,6 +145,26 @@ std::string to_table(const BenchReport& report) {
         cell(run.step_ms.dense, 2), cell(run.step_ms.attention, 2), cell(run.step_ms.select, 2),
         cell(run.step_ms.other, 2), bytes_cell(run.kv_read_bytes), cell(share_percent, 0, "%"),
         cell(run.attention_over_floor, 2));
+  }
+  for (const BenchRun& run : report.runs) {
+    if (run.running > 0) {
+      fmt::format_to(out,
+                     "\n{} of {} tokens x {}: {} at a time fit under the cap of {}, the others "
+                     "wait",
+                     run.kv_mode, run.depth, run.concurrency, run.running,
+                     format_bytes(run.kv_fast_bytes));
+    }
+    if (!run.home.empty()) {
+      fmt::format_to(out,
+                     "\n{} {} of {} tokens x {}: cap {}, home {}; a step misses {:.0f} blocks "
+                     "({:.1f} %), reads {}, writes {}, waits {} ms (part of select)",
+                     run.kv_mode, run.token_budget, run.depth, run.concurrency,
+                     format_bytes(run.kv_fast_bytes), run.home, run.home_misses,
+                     run.home_miss_share * 100,
+                     format_bytes(static_cast<std::int64_t>(run.home_read_bytes)),
+                     format_bytes(static_cast<std::int64_t>(run.home_written_bytes)),
+                     cell(run.step_ms.stall, 2));
+    }
   }
   fmt::format_to(
       out,

@@ -19,6 +19,7 @@ struct BenchStepMs {
   std::optional<double> dense;
   std::optional<double> attention;  // with select and attend
   std::optional<double> select;
+  std::optional<double> stall;  // of select, waiting for what is at home
   std::optional<double> attend;
   std::optional<double> other;
 };
@@ -42,6 +43,12 @@ struct BenchRun {
   std::vector<double> decode_repetitions;   // tokens per second
 
   // karez only
+  int running = 0;                // sequences that fit under the cap at once; 0: all
+  std::string home;               // where the full KV is; empty: in the fast tier alone
+  double home_misses = 0;         // blocks that a step waits for, mean
+  double home_miss_share = 0;     // of the blocks that it needs
+  double home_read_bytes = 0;     // a step
+  double home_written_bytes = 0;  // a step
   double read_bandwidth_bytes_per_second = 0;  // of the machine, beside the median repetition
   std::int64_t kv_read_bytes = 0;              // a step, keys, values, index once per sequence
   std::int64_t weight_read_bytes = 0;          // a step, all weights once

@@ -116,16 +116,29 @@ std::int64_t kv_bytes_for_sequence(const KVCacheSpec& spec, std::int64_t num_tok
          static_cast<std::int64_t>(spec.slot_bytes());
 }
 
-// Whether a lone sequence fits at home while its layers are read one by one.
-bool fits_with_home(const KVCacheManager& kv, std::int64_t num_tokens, int chunk_tokens) {
+// A lone sequence with a home tier: all of it has to fit there, and into the fast tier what one
+// layer reads at a time, what the smallest step writes, and what the step before it wrote.
+Expected<void> check_room_with_home(const KVCacheManager& kv, std::int64_t num_tokens) {
   const KVCacheSpec& spec = kv.spec();
-  const std::int64_t home =
-      kv.residency()->stats().home_bytes_total / static_cast<std::int64_t>(spec.slot_bytes());
-  // What one layer reads, what a step writes, what the step before wrote, and a spare one.
-  const std::int64_t fast = spec.num_kv_heads * num_blocks(num_tokens) +
-                            2 * spec.slots_for_sequence(chunk_tokens, chunk_tokens) + 1;
-  return spec.slots_for_sequence(num_tokens, chunk_tokens) <= home &&
-         fast <= kv.stats().slots_total;
+  const auto slot_bytes = static_cast<std::int64_t>(spec.slot_bytes());
+  const std::int64_t home_bytes = spec.slots_for_sequence(num_tokens, kBlockSize) * slot_bytes;
+  const std::int64_t home_total = kv.residency()->stats().home_bytes_total;
+  if (home_bytes > home_total) {
+    return fail(StatusCode::kResourceExhausted,
+                fmt::format("the tier below the fast one (--kv-host-bytes, --kv-disk-bytes) has {} "
+                            "bytes; {} tokens need {} bytes ({})",
+                            home_total, num_tokens, home_bytes, format_bytes(home_bytes)));
+  }
+  const std::int64_t fast_bytes = slot_bytes * (spec.num_kv_heads * num_blocks(num_tokens) +
+                                                2 * spec.slots_for_sequence(kBlockSize, 1) + 1);
+  if (fast_bytes > kv.stats().cap_bytes) {
+    return fail(
+        StatusCode::kResourceExhausted,
+        fmt::format("the KV cap (--kv-fast-bytes) is {} bytes; one layer of {} tokens, and "
+                    "room to write, need {} bytes ({})",
+                    kv.stats().cap_bytes, num_tokens, fast_bytes, format_bytes(fast_bytes)));
+  }
+  return {};
 }
 
 Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOptions& options,
@@ -164,11 +177,11 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
   const std::size_t answer = std::min(wanted, context - prompt.size());
   const auto total = static_cast<std::int64_t>(prompt.size() + answer - 1);
   const KVCacheStats stats = kv.stats();
-  if (kv.residency() != nullptr && fits_with_home(kv, total, options.chunk_tokens)) {
-    return {};
-  }
   const std::int64_t needed = kv_bytes_for_sequence(kv.spec(), total, options.chunk_tokens);
   const std::int64_t free = stats.cap_bytes - stats.used_bytes;
+  if (needed > free && kv.residency() != nullptr) {
+    return check_room_with_home(kv, total);
+  }
   if (needed > free) {
     return fail(
         StatusCode::kResourceExhausted,
@@ -208,8 +221,14 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     if (cancelled.load(std::memory_order_relaxed)) {
       return finish(FinishReason::kCancelled);
     }
-    const int count = std::min(options.chunk_tokens, prompt_tokens - result.prompt_tokens);
-    if (!kv_.extend(sequence.id(), count)) {
+    int count = std::min(options.chunk_tokens, prompt_tokens - result.prompt_tokens);
+    bool has_room = kv_.extend(sequence.id(), count);
+    // With a home tier room comes back when what was computed before has gone home.
+    while (!has_room && kv_.residency() != nullptr && count > 1) {
+      count /= 2;
+      has_room = kv_.extend(sequence.id(), count);
+    }
+    if (!has_room) {
       return fail(StatusCode::kResourceExhausted,
                   fmt::format("the KV cap is full after {} of the prompt's {} tokens",
                               result.prompt_tokens, prompt_tokens));

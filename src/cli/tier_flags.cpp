@@ -1,0 +1,81 @@
+#include "cli/tier_flags.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/bytes.h"
+
+namespace karez {
+namespace {
+
+Expected<std::int64_t> size_of(const char* flag, const std::string& text) {
+  if (text.empty()) {
+    return 0;
+  }
+  auto bytes = parse_bytes(text);
+  if (!bytes) {
+    return fail(bytes.error().code(), fmt::format("{}: {}", flag, bytes.error().message()));
+  }
+  if (*bytes <= 0) {
+    return fail(
+        StatusCode::kInvalidArgument,
+        fmt::format("{} is {}, allowed are sizes above 0; leave it out for none", flag, text));
+  }
+  return *bytes;
+}
+
+}  // namespace
+
+void add_tier_flags(CLI::App& command, TierFlags& flags) {
+  const auto text = [&](const char* name, std::string& value, const char* type, const char* help) {
+    command.add_option(name, value, help)->type_name(type)->group("Tiers below --kv-fast-bytes");
+  };
+  text("--kv-host-bytes", flags.host_bytes, "SIZE",
+       "Keep the full KV in so much host memory; the fast tier holds what the next step reads");
+  text("--kv-host-throttle", flags.host_throttle, "RATE,LATENCY",
+       "Make it as slow as a medium to be studied: 2GiB/s,50us");
+  text("--kv-disk-bytes", flags.disk_bytes, "SIZE", "The same in a file of so many bytes");
+  text("--kv-disk-dir", flags.disk_directory, "DIR",
+       "Where that file is; it has no name and goes with the process (the working directory)");
+}
+
+Expected<HomeOptions> check_tier_flags(const TierFlags& flags) {
+  HomeOptions options;
+  const auto host = size_of("--kv-host-bytes", flags.host_bytes);
+  const auto disk = size_of("--kv-disk-bytes", flags.disk_bytes);
+  for (const auto* size : {&host, &disk}) {
+    if (!*size) {
+      return fail(size->error());
+    }
+  }
+  options.host_bytes = *host;
+  options.disk_bytes = *disk;
+  if (*host > 0 && *disk > 0) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--kv-host-bytes is {} and --kv-disk-bytes is {}; allowed is one of "
+                            "the two",
+                            flags.host_bytes, flags.disk_bytes));
+  }
+  if (!flags.disk_directory.empty() && *disk == 0) {
+    return fail(
+        StatusCode::kInvalidArgument,
+        fmt::format("--kv-disk-dir is {}, which needs --kv-disk-bytes", flags.disk_directory));
+  }
+  options.disk_directory = flags.disk_directory.empty() ? "." : flags.disk_directory;
+  if (!flags.host_throttle.empty()) {
+    if (*host == 0) {
+      return fail(StatusCode::kInvalidArgument,
+                  fmt::format("--kv-host-throttle is {}, which needs --kv-host-bytes",
+                              flags.host_throttle));
+    }
+    const auto throttle = parse_throttle(flags.host_throttle);
+    if (!throttle) {
+      return fail(throttle.error().code(), "--kv-host-throttle: " + throttle.error().message());
+    }
+    options.throttle = *throttle;
+  }
+  return options;
+}
+
+}  // namespace karez
