@@ -152,11 +152,11 @@ class KarezBenchEngine final : public BenchEngine {
     }
     loader_->begin_step(kv_, batch_.sequences);
     auto logits = runner_.forward(batch_, kv_);
-    const std::vector<bool> lost = loader_->end_step();
+    const auto reads = loader_->end_step();
     if (!logits) {
       return fail(logits.error());
     }
-    if (std::find(lost.begin(), lost.end(), true) != lost.end()) {
+    if (std::any_of(reads.begin(), reads.end(), [](const auto& read) { return read.is_lost; })) {
       return fail(StatusCode::kResourceExhausted,
                   fmt::format("a layer of this step reads more than the fast tier holds, or what "
                               "is at home could not be read ({})",

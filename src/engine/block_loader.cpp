@@ -1,6 +1,7 @@
 #include "engine/block_loader.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kv/residency.h"
@@ -11,16 +12,16 @@ namespace karez {
 void BlockLoader::begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences) {
   kv_ = kv.residency() == nullptr ? nullptr : &kv;
   sequences_ = sequences;
-  lost_.assign(sequences.size(), false);
+  reads_.assign(sequences.size(), {});
 }
 
-std::vector<bool> BlockLoader::end_step() {
+std::vector<BlockLoader::SequenceReads> BlockLoader::end_step() {
   if (kv_ != nullptr) {
     kv_->residency()->end_step();
   }
   kv_ = nullptr;
   sequences_ = {};
-  return std::exchange(lost_, {});
+  return std::exchange(reads_, {});
 }
 
 // Calls visit(sequence, KV head, block) for all that the layer's rows read.
@@ -70,7 +71,7 @@ void BlockLoader::on_selected(int layer, std::span<const SelectedBlocks> selecte
   }
   visit_needed(layer, selected, [&](std::size_t sequence, int, BlockId block) {
     if (residency.is_lost(block)) {
-      lost_[sequence] = true;
+      reads_[sequence].is_lost = true;
     }
   });
 }

@@ -8,7 +8,7 @@
 // Owns: nothing but lists. The views of a step must be valid until its end.
 #pragma once
 
-#include <limits>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -21,9 +21,15 @@ namespace karez {
 class BlockLoader final : public SelectionListener {
  public:
   void begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences);
-  // [sequences of the step]: true where a block was lost. The logits of such a sequence's rows mean
-  // nothing, and its keys and values must be given up.
-  std::vector<bool> end_step();
+  struct SequenceReads {
+    // A block was lost: the logits of the sequence's rows mean nothing, and its keys and values
+    // must be given up.
+    bool is_lost = false;
+    std::int64_t blocks_read = 0;    // one for each layer, KV head and block, in each list
+    std::int64_t blocks_loaded = 0;  // of these, brought up for this sequence
+  };
+  // [sequences of the step]; all zero without a home tier.
+  std::vector<SequenceReads> end_step();
 
   void on_selected(int layer, std::span<const SelectedBlocks> selected) override;
 
@@ -33,7 +39,7 @@ class BlockLoader final : public SelectionListener {
 
   KVCacheManager* kv_ = nullptr;  // between begin_step() and end_step(), if it has a home tier
   std::span<const SequenceRows> sequences_;
-  std::vector<bool> lost_;
+  std::vector<SequenceReads> reads_;
   std::vector<int> first_selecting_;  // [sequences], the first position that selects in the layer
 };
 

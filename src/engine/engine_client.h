@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kv/residency.h"
 #include "sched/request.h"
 
 namespace karez {
@@ -45,7 +46,11 @@ struct GenerationEvent {
   int prompt_tokens = 0;
   int cached_tokens = 0;     // of the prompt, found in the prefix cache
   int generated_tokens = 0;  // of this choice
-  std::string stop_match;    // the stop string that ended it, if one did
+  // Of the whole request so far, with a tier below the fast one: blocks (16 tokens of a layer and
+  // KV head) that its rows read, and those that had to be loaded first.
+  std::int64_t kv_blocks_read = 0;
+  std::int64_t kv_blocks_loaded = 0;
+  std::string stop_match;  // the stop string that ended it, if one did
   RequestTimings timings;
 };
 
@@ -58,7 +63,10 @@ struct EngineStats {
   std::int64_t slot_bytes = 0;
   std::int64_t prefix_cache_queries_tokens = 0;  // prompt tokens looked up
   std::int64_t prefix_cache_hits_tokens = 0;     // of them found
-  std::int64_t preemptions = 0;
+  std::int64_t preemptions = 0;                  // demotions included
+  std::int64_t demotions = 0;      // to the tier below the fast one, nothing is computed again
+  bool has_home = false;           // there is such a tier
+  ResidencyStats tiers;            // what moved between the two
   std::int64_t prompt_tokens = 0;  // computed or found, since start
   std::int64_t generated_tokens = 0;
   std::int64_t steps = 0;

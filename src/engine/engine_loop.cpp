@@ -71,10 +71,13 @@ void EngineLoop::compute() {
     loader_->begin_step(kv_, batch.sequences);
   }
   const auto logits = runner_.forward(batch, kv_);
-  const std::vector<bool> lost = loader_ == nullptr ? std::vector<bool>() : loader_->end_step();
+  std::vector<BlockLoader::SequenceReads> reads;
+  if (loader_ != nullptr) {
+    reads = loader_->end_step();
+  }
   totals_.forward_seconds += clock_() - forward_start;
   if (logits) {
-    lose(plan, lost);
+    note_reads(plan, reads);
     const StepOutput output = sample(plan, *logits);
     scheduler_.update(plan, output);
   } else {
@@ -88,10 +91,13 @@ void EngineLoop::compute() {
   totals_.step_seconds += clock_() - step_start_seconds_;
 }
 
-void EngineLoop::lose(StepPlan& plan, const std::vector<bool>& lost) {
-  for (std::size_t i = 0; i < lost.size(); ++i) {
+void EngineLoop::note_reads(StepPlan& plan, std::span<const BlockLoader::SequenceReads> reads) {
+  for (std::size_t i = 0; i < reads.size(); ++i) {
     PlannedSequence& planned = plan.sequences[i];
-    if (lost[i] && !scheduler_.lose(planned)) {
+    ActiveRequest& active = active_.at(planned.request);
+    active.kv_blocks_read += reads[i].blocks_read;
+    active.kv_blocks_loaded += reads[i].blocks_loaded;
+    if (reads[i].is_lost && !scheduler_.lose(planned)) {
       end_choices(
           planned.request, planned.choice, planned.num_choices, FinishReason::kError,
           Status(StatusCode::kUnavailable,
@@ -164,6 +170,8 @@ void EngineLoop::keep_event(ActiveRequest& active, GenerationEvent event) {
   const double now = clock_();
   event.prompt_tokens = static_cast<int>(active.submission.request->prompt.size());
   event.cached_tokens = active.cached_tokens;
+  event.kv_blocks_read = active.kv_blocks_read;
+  event.kv_blocks_loaded = active.kv_blocks_loaded;
   const double scheduled = active.scheduled_seconds.value_or(now);
   const double first_token = active.first_token_seconds.value_or(now);
   event.timings.queue_seconds = scheduled - active.submission.submitted_seconds;
@@ -195,6 +203,11 @@ EngineStats EngineLoop::stats() const {
   stats.prefix_cache_queries_tokens = scheduler.prefix_queries_tokens;
   stats.prefix_cache_hits_tokens = scheduler.prefix_hits_tokens;
   stats.preemptions = scheduler.preemptions;
+  stats.demotions = scheduler.demotions;
+  if (kv_.residency() != nullptr) {
+    stats.has_home = true;
+    stats.tiers = kv_.residency()->stats();
+  }
   return stats;
 }
 

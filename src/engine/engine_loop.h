@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -60,13 +61,15 @@ class EngineLoop {
     Submission submission;
     int num_unfinished = 0;
     int cached_tokens = 0;
+    std::int64_t kv_blocks_read = 0;
+    std::int64_t kv_blocks_loaded = 0;
     std::optional<double> scheduled_seconds;
     std::optional<double> first_token_seconds;
   };
 
   void note_scheduled(const StepPlan& plan);
-  // Sequences whose KV could not be read from home are computed again.
-  void lose(StepPlan& plan, const std::vector<bool>& lost);
+  // Counts them; sequences whose KV could not be read from home are computed again.
+  void note_reads(StepPlan& plan, std::span<const BlockLoader::SequenceReads> reads);
   // Samples for each choice with logits and keeps its event.
   StepOutput sample(const StepPlan& plan, std::span<const float> logits);
   void end_choices(RequestId id, int first_choice, int num_choices, FinishReason reason,

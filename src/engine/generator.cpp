@@ -65,8 +65,8 @@ Expected<std::span<const float>> forward(ModelRunner& runner, KVCacheManager& kv
   }
   loader->begin_step(kv, batch.sequences);
   auto logits = runner.forward(batch, kv);
-  const std::vector<bool> lost = loader->end_step();
-  if (logits && lost.front()) {
+  const auto reads = loader->end_step();
+  if (logits && reads.front().is_lost) {
     return fail(StatusCode::kUnavailable,
                 "keys and values could not be read back from the tier below the fast one");
   }

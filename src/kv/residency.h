@@ -75,7 +75,8 @@ class Residency {
   // What one layer reads: begin_layer(), need() for each block, load(). Requires: the blocks are
   // used, and of the layer's group.
   void begin_layer(int layer);
-  void need(int kv_head, BlockId block);
+  // True: it has to be loaded, and was not named in this call before.
+  bool need(int kv_head, BlockId block);
   // Returns the blocks that are lost, each once; they have some slot with some content until
   // end_step().
   std::span<const BlockId> load();

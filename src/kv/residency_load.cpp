@@ -20,17 +20,19 @@ void Residency::begin_layer(int layer) {
   misses_.clear();
 }
 
-void Residency::need(int kv_head, BlockId block) {
+bool Residency::need(int kv_head, BlockId block) {
   const std::size_t index = layer_first_row_ + static_cast<std::size_t>(kv_head);
   const std::size_t entry = entry_of(rows_[index], block.value);
   if (stamp_[entry] == now_) {
-    return;
+    return false;
   }
   stamp_[entry] = now_;
   ++counters_.blocks_needed;
-  if (blocks_.slot_at(entry).is_none()) {
-    misses_.push_back({static_cast<std::uint32_t>(index), block.value});
+  if (!blocks_.slot_at(entry).is_none()) {
+    return false;
   }
+  misses_.push_back({static_cast<std::uint32_t>(index), block.value});
+  return true;
 }
 
 std::span<const BlockId> Residency::load() {

@@ -11,12 +11,15 @@
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/attached_key_index.h"
+#include "engine/block_loader.h"
 #include "engine/engine.h"
+#include "engine/home_tier.h"
 #include "model/ggml_model_runner.h"
 #include "model/tokenizer.h"
 #include "support/dequantised_copy.h"
@@ -45,6 +48,17 @@ class BorrowedRunner final : public ModelRunner {
   ModelRunner& runner_;
 };
 
+// Passes on to the loader of whichever engine has the runner.
+class CurrentLoader final : public SelectionListener {
+ public:
+  void on_selected(int layer, std::span<const SelectedBlocks> selected) override {
+    if (loader != nullptr) {
+      loader->on_selected(layer, selected);
+    }
+  }
+  BlockLoader* loader = nullptr;
+};
+
 struct Answer {
   std::vector<GeneratedToken> tokens;
   int cached_tokens = 0;
@@ -56,6 +70,7 @@ struct Way {
   int batched_tokens = 512;
   bool prefix_cache = true;
   double pool_sequences = 8;  // size of the pool in whole sequences
+  bool has_home = false;      // room for everything in a host tier
 };
 
 class EngineModel : public testing::TestWithParam<const char*> {
@@ -74,8 +89,10 @@ class EngineModel : public testing::TestWithParam<const char*> {
   void load(const SparseOptions& sparse) {
     runner_.reset();
     sparse_ = sparse;
-    auto runner =
-        load_model(file_.path(), {.num_threads = 2, .kv_type = KvType::kF32, .sparse = sparse});
+    auto runner = load_model(file_.path(), {.num_threads = 2,
+                                            .kv_type = KvType::kF32,
+                                            .sparse = sparse,
+                                            .selection_listener = &current_loader_});
     ASSERT_TRUE(runner) << runner.error().to_string();
     runner_ = std::move(*runner);
   }
@@ -97,10 +114,19 @@ class EngineModel : public testing::TestWithParam<const char*> {
         spec.slots_for_sequence(kPromptTokens + kGenerated, way.batched_tokens));
     const auto cap = static_cast<std::int64_t>(slots * way.pool_sequences) *
                      static_cast<std::int64_t>(spec.slot_bytes());
-    auto kv = std::move(KVCacheManager::create(spec, cap).value());
+    HomeOptions home;
+    if (way.has_home) {
+      home.host_bytes =
+          10 * static_cast<std::int64_t>(slots) * static_cast<std::int64_t>(spec.slot_bytes());
+      options.scheduler.decode_floor_tokens = decode_floor_tokens(sparse_);
+    }
+    auto kv =
+        std::move(KVCacheManager::create(spec, cap, make_home_tier(spec, home).value()).value());
     auto key_index = std::move(attach_key_index(*kv, sparse_).value());
+    auto loader = std::make_unique<BlockLoader>();
+    current_loader_.loader = loader.get();
     auto engine = Engine::create(options, std::make_unique<BorrowedRunner>(*runner_), std::move(kv),
-                                 *vocabulary_, std::move(key_index));
+                                 *vocabulary_, std::move(key_index), std::move(loader));
     return std::move(engine.value());
   }
 
@@ -155,8 +181,10 @@ class EngineModel : public testing::TestWithParam<const char*> {
       }
     }
     for (const Way& way :
-         {Way{"small chunks", 61}, Way{"batched", 512, false}, Way{"preempted", 512, false, 1.3},
-          Way{"preempted and cached", 200, true, 1.3}, Way{"batched and cached", 512}}) {
+         {Way{"small chunks", 61}, Way{"home", 64, false, 0.5, true},
+          Way{"home and cached", 61, true, 0.5, true}, Way{"batched", 512, false},
+          Way{"preempted", 512, false, 1.3}, Way{"preempted and cached", 200, true, 1.3},
+          Way{"batched and cached", 512}}) {
       SCOPED_TRACE(way.name);
       const auto engine = make_engine(way);
       const auto answers = run(*engine, prompts);
@@ -169,6 +197,7 @@ class EngineModel : public testing::TestWithParam<const char*> {
   }
 
   TemporaryFile file_{"f32.gguf"};
+  CurrentLoader current_loader_;
   SparseOptions sparse_;
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -193,6 +222,25 @@ TEST_P(SparseEngineModel, ABudgetOfTheWholeContextIsDense) {
   for (std::size_t i = 0; i < dense.tokens.size(); ++i) {
     EXPECT_EQ(sparse.tokens[i].chosen.token, dense.tokens[i].chosen.token);
     EXPECT_EQ(sparse.tokens[i].chosen.logprob, dense.tokens[i].chosen.logprob);  // bit for bit
+  }
+}
+
+// Where blocks are never changes a bit of what is computed: dense and sparse, with the fast tier a
+// third of what the sequence has.
+TEST_P(SparseEngineModel, ResidencyChangesNoBit) {
+  for (const SparseOptions& sparse :
+       {SparseOptions{}, SparseOptions{.token_budget = 192, .recent_window = 64}}) {
+    SCOPED_TRACE(sparse.token_budget);
+    load(sparse);
+    const Answer resident = run(*make_engine({"resident", 64, false}), {prompt(0)}).front();
+    const auto engine = make_engine({"home", 64, false, 0.34, true});
+    const Answer tiered = run(*engine, {prompt(0)}).front();
+    EXPECT_GT(engine->stats().tiers.demand_misses, 0);
+    ASSERT_EQ(tiered.tokens.size(), resident.tokens.size());
+    for (std::size_t i = 0; i < resident.tokens.size(); ++i) {
+      EXPECT_EQ(tiered.tokens[i].chosen.token, resident.tokens[i].chosen.token);
+      EXPECT_EQ(tiered.tokens[i].chosen.logprob, resident.tokens[i].chosen.logprob);
+    }
   }
 }
 
