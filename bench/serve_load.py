@@ -5,7 +5,8 @@
   bench/serve_load.py throughput            16 clients at once: tokens per second, latencies, overhead
   bench/serve_load.py prefix                a 4,000-token prompt again: time to first token
   bench/serve_load.py interference          running streams while long prompts come in
-  bench/serve_load.py connections           a client beside 1,000 idle and slow connections
+  bench/serve_load.py connections           a client beside 1,000 idle and slow connections, which go
+                                            to the server, or to nobody (the cost of sending)
 
 Prompts are random token ids, different ones each time, so that nothing is found in a prefix cache
 that is not meant to be. Needs only Python's standard library. Prints JSON; times are in seconds.
@@ -228,11 +229,27 @@ def measure_interference(target, options):
                 spread([end - begin for begin, end in periods])}
 
 
+class Sink:
+    """A port whose connections nobody accepts: the kernel keeps what they send. What bystanders cost
+    there is the cost of sending, not of a server."""
+
+    def __init__(self, count):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=count)
+
+    def connect(self):
+        return socket.create_connection(self.listener.getsockname(), timeout=10)
+
+    def headers(self):
+        return "Host: localhost\r\n"
+
+
 class Bystanders:
     """Connections that do nothing, and as many that send a byte of a request now and then."""
 
     def __init__(self, target, count, byte_seconds):
         self.byte_seconds = byte_seconds
+        self.cpu_seconds = 0
+        self.start = time.perf_counter()
         self.connections = [target.connect() for _ in range(count)]
         self.slow = self.connections[::2]
         for connection in self.slow:
@@ -243,6 +260,15 @@ class Bystanders:
         self.thread.start()
 
     def trickle(self):
+        try:
+            self.send_bytes()
+        finally:
+            self.cpu_seconds = time.thread_time()
+
+    def cpu_share(self):
+        return self.cpu_seconds / (time.perf_counter() - self.start)
+
+    def send_bytes(self):
         # One after the other, not all in one burst: these share the processors with the server.
         pause = self.byte_seconds / max(len(self.slow), 1)
         while True:
@@ -260,31 +286,42 @@ class Bystanders:
 
 def measure_connections(target, options):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < options.connections + 100:
-        if hard < options.connections + 100:
+    if soft < 2 * options.connections + 100:
+        if hard < 2 * options.connections + 100:
             sys.exit(f"serve_load.py: {options.connections} connections need a higher limit of open "
                      f"files, the hard limit is {hard}")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (options.connections + 100, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2 * options.connections + 100, hard))
     load(target, 2, 64, 8)
+    sink = Sink(options.connections)
+    arms = ["alone", "beside", "beside_sink"]
     runs = []
+    shares = []  # of a processor, that sending takes
     for index in range(options.repetitions):
-        pair = {}
-        # In turns, so that a slow minute of the machine meets both.
-        for beside in ((False, True) if index % 2 == 0 else (True, False)):
-            others = Bystanders(target, options.connections, options.byte_seconds) if beside else None
+        run = {}
+        # In turns, so that a slow minute of the machine meets all.
+        for arm in arms[index % 3:] + arms[:index % 3]:
+            others = None
+            if arm != "alone":
+                others = Bystanders(target if arm == "beside" else sink, options.connections,
+                                    options.byte_seconds)
             try:
-                run = load(target, options.concurrency, options.prompt_tokens,
-                           options.output_tokens)
+                run[arm] = load(target, options.concurrency, options.prompt_tokens,
+                                options.output_tokens)["tokens_per_second"]
             finally:
                 if others:
                     others.close()
-            pair["beside" if beside else "alone"] = run["tokens_per_second"]
-        runs.append(pair)
-    ratio = statistics.median(pair["beside"] / pair["alone"] for pair in runs)
+                    shares.append(others.cpu_share())
+        runs.append(run)
+
+    def ratio(arm, to):
+        return round(statistics.median(run[arm] / run[to] for run in runs), 4)
     return {"connections": options.connections, "concurrency": options.concurrency,
-            "tokens_per_second": {key: statistics.median(pair[key] for pair in runs)
-                                  for key in ("alone", "beside")},
-            "ratio": round(ratio, 4), "runs": runs}
+            "tokens_per_second": {arm: statistics.median(run[arm] for run in runs) for arm in arms},
+            "beside_to_alone": ratio("beside", "alone"),
+            # What sending costs on this machine, and what the server adds to it.
+            "sink_to_alone": ratio("beside_sink", "alone"),
+            "beside_to_sink": ratio("beside", "beside_sink"),
+            "sender_processor_share": round(statistics.median(shares), 4), "runs": runs}
 
 
 def main():

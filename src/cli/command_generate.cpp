@@ -179,6 +179,9 @@ Expected<int> generate(const GenerateFlags& typed) {
   if (!config) {
     return fail(std::move(config.error()));
   }
+  if (auto usable = check_sparse_for_model(options.sparse, config->num_layers); !usable) {
+    return fail(std::move(usable.error()));
+  }
   const auto context = context_of(flags, *config);
   if (!context) {
     return fail(context.error());

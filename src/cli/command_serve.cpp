@@ -76,7 +76,8 @@ Expected<void> check_template(const Tokenizer& tokenizer, const std::string& nam
     return fail(StatusCode::kInvalidArgument,
                 fmt::format("--chat-template is {}: {}", named, rendered.error().message()));
   }
-  report_note("/v1/chat/completions will be refused: " + rendered.error().message());
+  report_note("/v1/chat/completions will be refused unless --chat-template names a template: " +
+              rendered.error().message());
   return {};
 }
 
@@ -105,6 +106,9 @@ Expected<int> serve(const ServeFlags& typed) {
   auto config = config_of(options.flags.model_path);
   if (!config) {
     return fail(std::move(config.error()));
+  }
+  if (auto usable = check_sparse_for_model(options.sparse, config->num_layers); !usable) {
+    return fail(std::move(usable.error()));
   }
   const auto context = context_of(options.flags, *config);
   if (!context) {

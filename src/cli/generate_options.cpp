@@ -102,13 +102,12 @@ void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
                   "Hard cap of the KV cache, such as 512MiB (default: enough for the context)")
       ->type_name("BYTES");
   command
-      .add_option("--cache-type-k", flags.cache_type_k, "Type of stored keys (-ctk): f32 bf16 q8_0")
-      ->capture_default_str()
+      .add_option("--cache-type-k", flags.cache_type_k,
+                  "Type of stored keys (-ctk): f32 bf16 q8_0 (default: bf16)")
       ->type_name("TYPE");
   command
       .add_option("--cache-type-v", flags.cache_type_v,
                   "Type of stored values (-ctv), the same as that of keys")
-      ->capture_default_str()
       ->type_name("TYPE");
   command.add_flag("--no-repack", flags.no_repack,
                    "Keep the weights in the layout of the file: less memory, slower");
@@ -182,6 +181,9 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
     return fail(std::move(kv_type.error()));
   }
   options.kv_type = *kv_type;
+  if (auto used = check_selection_is_used(flags.sparse); !used) {
+    return fail(std::move(used.error()));
+  }
   auto sparse = check_sparse_flags(flags.sparse);
   if (!sparse) {
     return fail(std::move(sparse.error()));

@@ -34,8 +34,8 @@ struct GenerateFlags {
   bool has_threads = false;
   std::int64_t chunk_tokens = 512;
   std::string kv_fast_bytes;  // empty: enough for the context
-  std::string cache_type_k = "bf16";
-  std::string cache_type_v = "bf16";
+  std::string cache_type_k;   // empty: as cache_type_v; both: bf16
+  std::string cache_type_v;
   bool no_repack = false;
   SparseFlags sparse;
   TierFlags tiers;

@@ -48,6 +48,18 @@ std::vector<std::string> reversed_arguments(int argc, char** argv) {
   return arguments;
 }
 
+// Of a flag that is given twice the last one counts, as in llama.cpp.
+void let_the_last_count(CLI::App& app) {
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    for (CLI::Option* option : command->get_options()) {
+      if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw &&
+          option->get_items_expected_max() == 1) {
+        option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      }
+    }
+  }
+}
+
 // " generate", or nothing.
 std::string chosen_command(const CLI::App& app) {
   const auto commands = app.get_subcommands();
@@ -91,6 +103,7 @@ int run(int argc, char** argv) {
   add_inspect_command(app, exit_code);
   add_bench_command(app, exit_code);
   add_eval_command(app, exit_code);
+  let_the_last_count(app);
   const std::vector<std::string> arguments = reversed_arguments(argc, argv);
   if (const std::string wrong = wrong_command(app, arguments); !wrong.empty()) {
     return report_error(wrong, kExitBadInput);

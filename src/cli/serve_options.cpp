@@ -99,12 +99,10 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
        "Hard cap of the KV cache, such as 512MiB (default: 8 full contexts, at most half of the "
        "memory)",
        "BYTES", model);
-  text("--cache-type-k", flags.cache_type_k, "Type of stored keys (-ctk): f32 bf16 q8_0", "TYPE",
-       model)
-      ->capture_default_str();
-  text("--cache-type-v", flags.cache_type_v, "Type of stored values (-ctv), the same", "TYPE",
-       model)
-      ->capture_default_str();
+  text("--cache-type-k", flags.cache_type_k,
+       "Type of stored keys (-ctk): f32 bf16 q8_0 (default: bf16)", "TYPE", model);
+  text("--cache-type-v", flags.cache_type_v,
+       "Type of stored values (-ctv), the same as that of keys", "TYPE", model);
   add_token_budget_flag(command, flags.sparse);
   add_selection_flags(command, flags.sparse);
   add_tier_flags(command, flags.tiers);
@@ -212,6 +210,9 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     return fail(std::move(kv_type.error()));
   }
   options.kv_type = *kv_type;
+  if (auto used = check_selection_is_used(flags.sparse); !used) {
+    return fail(std::move(used.error()));
+  }
   auto sparse = check_sparse_flags(flags.sparse);
   if (!sparse) {
     return fail(std::move(sparse.error()));

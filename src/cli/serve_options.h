@@ -28,8 +28,8 @@ struct ServeFlags {
   std::int64_t threads = 0;
   bool has_threads = false;
   std::string kv_fast_bytes;
-  std::string cache_type_k = "bf16";
-  std::string cache_type_v = "bf16";
+  std::string cache_type_k;  // empty: as cache_type_v; both: bf16
+  std::string cache_type_v;
   bool no_repack = false;
   SparseFlags sparse;
   TierFlags tiers;

@@ -92,4 +92,33 @@ Expected<SparseOptions> check_sparse_flags(const SparseFlags& flags) {
   return options;
 }
 
+Expected<void> check_selection_is_used(const SparseFlags& flags) {
+  if (flags.token_budget != 0) {
+    return {};
+  }
+  const SparseFlags defaults;
+  const char* unused = flags.recent_window != defaults.recent_window ? "--recent-window"
+                       : flags.sink_tokens != defaults.sink_tokens   ? "--sink-tokens"
+                       : flags.dense_layers != defaults.dense_layers ? "--dense-layers"
+                       : flags.block_index != defaults.block_index   ? "--block-index"
+                       : flags.select_per != defaults.select_per     ? "--select-per"
+                                                                     : nullptr;
+  if (unused != nullptr) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("{} says what is selected, which needs --token-budget; without one "
+                            "every token is attended to",
+                            unused));
+  }
+  return {};
+}
+
+Expected<void> check_sparse_for_model(const SparseOptions& options, int num_layers) {
+  if (options.is_on() && options.dense_layers >= num_layers) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--dense-layers is {}, allowed are 0 to {}: this model has {} layers",
+                            options.dense_layers, num_layers - 1, num_layers));
+  }
+  return {};
+}
+
 }  // namespace karez

@@ -30,4 +30,10 @@ void add_token_budget_flag(CLI::App& command, SparseFlags& flags);
 // Fails: kInvalidArgument naming the flag, its value and what is allowed.
 Expected<SparseOptions> check_sparse_flags(const SparseFlags& flags);
 
+// Fails: kInvalidArgument naming the first flag that says how tokens are selected while no budget
+// makes anything select.
+Expected<void> check_selection_is_used(const SparseFlags& flags);
+// Fails: kInvalidArgument if --dense-layers leaves none of the model's layers to select for.
+Expected<void> check_sparse_for_model(const SparseOptions& options, int num_layers);
+
 }  // namespace karez

@@ -68,6 +68,14 @@ struct Segment {
 // template writes it of its own accord.
 std::string placeholder_core(std::size_t i) { return fmt::format("\x01{}\x02", i); }
 
+std::vector<std::string_view> known_templates() {
+  const std::int32_t count = llama_chat_builtin_templates(nullptr, 0);
+  std::vector<const char*> names(static_cast<std::size_t>(std::max(count, 0)));
+  llama_chat_builtin_templates(names.data(), names.size());
+  return {names.begin(), names.end()};
+}
+
+// Messages name no file: clients of the server read them.
 Expected<std::string> render(const Tokenizer::Impl& impl,
                              const std::vector<llama_chat_message>& chat,
                              bool add_generation_prompt) {
@@ -90,7 +98,8 @@ Expected<std::string> render(const Tokenizer::Impl& impl,
     // Falls through to the same answer: libllama cannot render this template.
   }
   return fail(StatusCode::kUnimplemented,
-              fmt::format("{}: libllama does not know the chat template", impl.path));
+              fmt::format("the chat template is of no known family, known are {}",
+                          fmt::join(known_templates(), ", ")));
 }
 
 // Cuts the rendered text at the placeholders and puts the contents in, trimmed where the template
@@ -266,10 +275,17 @@ Expected<std::vector<TokenId>> Tokenizer::tokenize_chat(std::span<const ChatMess
                                                         bool add_generation_prompt) const {
   if (!has_chat_template()) {
     return fail(StatusCode::kUnimplemented,
-                fmt::format("{}: the model has no chat template", impl_->path));
+                fmt::format("the model has no chat template, known are {}",
+                            fmt::join(known_templates(), ", ")));
   }
   if (auto checked = check_messages(messages); !checked) {
     return fail(std::move(checked.error()));
+  }
+  std::vector<ChatMessage> completed;
+  if (!impl_->default_system_message.empty() && messages.front().role != "system") {
+    completed.push_back({"system", impl_->default_system_message});
+    completed.insert(completed.end(), messages.begin(), messages.end());
+    messages = completed;
   }
   std::vector<std::string> placeholders;
   placeholders.reserve(messages.size());

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "model/default_system_message.h"
 #include "model/gguf_file.h"
 #include "model/llama_log.h"
 #include "model/tokenizer_impl.h"
@@ -138,6 +139,7 @@ Expected<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path,
   } else if (const char* text = llama_model_chat_template(impl->model.get(), nullptr)) {
     impl->chat_template = text;
   }
+  impl->default_system_message = default_system_message(impl->chat_template);
   collect_special_tokens(*impl);
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }

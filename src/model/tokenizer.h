@@ -1,7 +1,8 @@
 // Text to token ids and back, and the model's chat template. libllama's vocabulary underneath.
 //
 // libllama has no template language: it recognises the templates of known model families by their
-// text and renders them itself (llama_chat_apply_template).
+// text and renders them itself (llama_chat_apply_template). A system message of the model's own is
+// kept (default_system_message.h); what else a template does beside its family's format is not.
 // Thread: const calls may run concurrently.
 // Owns: libllama's model object, loaded without weights.
 #pragma once
@@ -50,7 +51,8 @@ class Tokenizer {
   std::size_t max_piece_bytes() const;
 
   bool has_chat_template() const;
-  // The prompt tokens of a conversation in the model's own format. Control tokens inside the
+  // The prompt tokens of a conversation in the model's own format, after the model's own system
+  // message if it has one and the conversation does not begin with one. Control tokens inside the
   // messages' contents stay text, and so do marks that the model's template writes as user-defined
   // tokens (</think>). Otherwise the tokens are those that libllama gives for the rendered text.
   // Fails: kUnimplemented if the model has no template or libllama does not know it;

@@ -32,8 +32,9 @@ struct Tokenizer::Impl {
   std::string path;  // for messages
   std::unique_ptr<llama_model, LlamaModelDeleter> model;
   const llama_vocab* vocab = nullptr;
-  std::string chat_template;        // empty: none
-  std::size_t max_piece_bytes = 4;  // one unknown character may be one token
+  std::string chat_template;           // empty: none
+  std::string default_system_message;  // that the template writes; empty: none
+  std::size_t max_piece_bytes = 4;     // one unknown character may be one token
 
   // Longest first, as libllama looks for them.
   std::vector<SpecialToken> control_tokens;

@@ -126,6 +126,14 @@ std::string allowed_methods(std::string_view target) {
   return known != nullptr && known->is_post ? "POST" : "GET, HEAD";
 }
 
+std::string_view route_name(std::string_view target) {
+  const std::string path = folded_path(target);
+  const KnownRoute* known = find_route(path);
+  return known != nullptr                 ? known->path
+         : path.starts_with(kModelPrefix) ? kModelPrefix
+                                          : std::string_view();
+}
+
 ApiResult<RouteMatch> match_route(const HttpRequest& request, const AccessRules& rules) {
   if (auto error = browser_attack(request, rules)) {
     return api_fail(std::move(*error));

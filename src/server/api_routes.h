@@ -47,6 +47,10 @@ struct RouteMatch {
 // Fails: 401 (key), 403 (origin or host), 404, 405 (with the header Allow).
 ApiResult<RouteMatch> match_route(const HttpRequest& request, const AccessRules& rules);
 
+// The path of a known route without a model's name ("/v1/models/"), so that logs hold nothing that
+// a client made up. Empty for any other path.
+std::string_view route_name(std::string_view target);
+
 // The Access-Control headers for the response to this request; none if CORS is off.
 std::vector<std::pair<std::string, std::string>> cors_headers(const HttpRequest& request,
                                                               const AccessRules& rules);

@@ -110,12 +110,23 @@ HttpResponse ApiService::error_response(const HttpRequest& request, const ApiErr
   if (error.http_status == 401) {
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
   }
-  metrics_.count_response(error.http_status);
+  note(request.target, error.http_status);
   return response;
 }
 
-HttpResponse ApiService::protocol_error(int status, std::string message) {
+void ApiService::note(std::string_view target, int status) {
   metrics_.count_response(status);
+  if (log_ != nullptr) {
+    RequestRecord record;
+    record.route = route_name(target);
+    record.http_status = status;
+    record.finish_reason = status >= 400 ? "rejected" : "";
+    log_->write(record);
+  }
+}
+
+HttpResponse ApiService::protocol_error(int status, std::string message) {
+  note("", status);
   HttpResponse response;
   response.status = status;
   response.body = ApiError::bad_request(status, std::move(message)).to_json();
@@ -219,7 +230,7 @@ asio::awaitable<void> ApiService::handle(HttpRequest request, HttpExchange& exch
   if (route == Route::kPreflight || route == Route::kPage || route == Route::kMetrics ||
       route == Route::kHealth) {
     HttpResponse response = simple_route(*match, request);
-    metrics_.count_response(response.status);
+    note(request.target, response.status);
     co_await exchange.respond(std::move(response));
     co_return;
   }
@@ -252,7 +263,7 @@ asio::awaitable<void> ApiService::handle(HttpRequest request, HttpExchange& exch
   HttpResponse response;
   response.headers = cors_headers(request, options_.access);
   response.body = std::move(*answer);
-  metrics_.count_response(200);
+  note(request.target, response.status);
   co_await exchange.respond(std::move(response));
 }
 
@@ -276,25 +287,22 @@ asio::awaitable<void> ApiService::generate(ApiKind kind, HttpRequest request, st
     return parse_generation_request(kind, *json, key_salt, backend_now->model, *backend_now->codec);
   };
   ApiResult<GenerationRequest> parsed = co_await on_worker(workers_, exchange.executor(), work);
-  RequestRecord record;
   if (!parsed) {
     HttpResponse response = error_response(request, parsed.error());
-    record.http_status = response.status;
-    record.finish_reason = "rejected";
     co_await exchange.respond(std::move(response));
-  } else {
-    const RunContext context{*backend_now->engine,
-                             backend_now->model,
-                             metrics_,
-                             cut_,
-                             options_.max_queued_bytes,
-                             cors_headers(request, options_.access)};
-    GenerationRun run(std::move(*parsed), context, exchange);
-    record = co_await run.run();
-    metrics_.count_response(record.http_status);
+    co_return;
   }
+  const RunContext context{*backend_now->engine,
+                           backend_now->model,
+                           metrics_,
+                           cut_,
+                           options_.max_queued_bytes,
+                           cors_headers(request, options_.access)};
+  GenerationRun run(std::move(*parsed), context, exchange);
+  RequestRecord record = co_await run.run();
+  metrics_.count_response(record.http_status);
   if (log_ != nullptr) {
-    record.route = kind == ApiKind::kChat ? "/v1/chat/completions" : "/v1/completions";
+    record.route = route_name(request.target);
     log_->write(record);
   }
 }

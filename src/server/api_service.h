@@ -59,6 +59,8 @@ class ApiService final : public HttpHandler {
   using Backend = std::shared_ptr<const ServerBackend>;
 
   Backend backend() const;
+  // Counts an answer that was not generated, and logs it. An empty target: it could not be read.
+  void note(std::string_view target, int status);
   HttpResponse error_response(const HttpRequest& request, const ApiError& error);
   HttpResponse simple_route(const RouteMatch& match, const HttpRequest& request);
   HttpResponse health(const HttpRequest& request);

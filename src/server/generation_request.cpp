@@ -148,7 +148,12 @@ ApiResult<Prompt> token_prompt(const Json& array, const std::string& field, bool
 ApiResult<std::vector<Prompt>> completion_prompts(const Json& body, bool with_text,
                                                   const ModelInfo& model, const TextCodec& codec) {
   const auto found = body.find("prompt");
-  const Json prompt = found == body.end() ? Json(nullptr) : *found;
+  if (found == body.end() || found->is_null()) {
+    return api_fail(ApiError::bad_field(
+        "prompt",
+        "prompt is missing, needed is a string, an array of tokens, or an array of these"));
+  }
+  const Json& prompt = *found;
   const bool is_array = prompt.is_array();
   const bool is_tokens = is_array && !prompt.empty() && prompt.front().is_number();
   if ((!prompt.is_string() && !is_array) || (is_array && prompt.empty()) ||
@@ -259,7 +264,7 @@ ApiResult<std::vector<ChatTurn>> parse_messages(const Json& body) {
   const Json* messages = reader.array("messages");
   if (!problem.error &&
       (messages == nullptr || messages->empty() || messages->size() > kMaxMessages)) {
-    reader.wrong("messages", messages == nullptr ? "absent" : describe(*messages),
+    reader.wrong("messages", messages == nullptr ? "missing" : describe(*messages),
                  fmt::format("arrays of 1 to {} messages", kMaxMessages));
   }
   std::vector<ChatTurn> turns;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -11,6 +12,7 @@
 #include <boost/beast/ssl/ssl_stream.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace karez {
@@ -23,10 +25,26 @@ using PlainStream = beast::tcp_stream;
 using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 
 constexpr std::size_t kReadBytes = 4096;
+constexpr std::size_t kWakeBytes = 16 * 1024;
 // Bounds what the kernel holds for a client that does not read.
 constexpr int kSendBufferBytes = 256 * 1024;
 
 std::string text_of(beast::string_view view) { return {view.data(), view.size()}; }
+
+// "http://host/path", the form for proxies, which every server must take: its host goes before the
+// Host header.
+void split_absolute_target(HttpRequest& request) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (beast::iequals(beast::string_view(request.target).substr(0, scheme.size()),
+                       {scheme.data(), scheme.size()})) {
+      const std::string rest = request.target.substr(scheme.size());
+      const std::size_t path = std::min(rest.find_first_of("/?#"), rest.size());
+      request.host = rest.substr(0, path);
+      request.target = (rest[path] == '/' ? "" : "/") + rest.substr(path);
+      return;
+    }
+  }
+}
 
 template <typename Stream>
 class Connection final : public HttpConnection, public HttpExchange {
@@ -193,6 +211,13 @@ class Connection final : public HttpConnection, public HttpExchange {
     }
     HttpRequest request = head_of(parser.get());
     close_after_ = !parser.get().keep_alive();
+    const std::size_t hosts = parser.get().count(http::field::host);
+    if (hosts > 1 || (hosts == 0 && version_ >= 11)) {
+      close_after_ = true;
+      co_await respond(lane_.handler.protocol_error(
+          400, fmt::format("the request has {} Host headers, needed is one", hosts)));
+      co_return false;
+    }
     if (auto rejection = lane_.handler.reject(request)) {
       // The body, if any, stays unread, so nothing more can be read after it.
       close_after_ = close_after_ || !parser.is_done();
@@ -221,8 +246,32 @@ class Connection final : public HttpConnection, public HttpExchange {
         co_return false;
       }
     }
-    co_await http::async_read(stream_, buffer_, parser, token(error));
+    parser.eager(true);
+    while (!error && !parser.is_done()) {
+      wake_at(missing_bytes(parser));
+      co_await http::async_read_some(stream_, buffer_, parser, token(error));
+    }
+    wake_at(1);
     co_return !error;
+  }
+
+  // Bytes that a body of known length surely still needs from the network.
+  template <typename Parser>
+  std::size_t missing_bytes(const Parser& parser) const {
+    const auto remaining = parser.content_length_remaining();
+    return remaining && *remaining > buffer_.size()
+               ? static_cast<std::size_t>(*remaining) - buffer_.size()
+               : 1;
+  }
+
+  // So many bytes must have come before the kernel wakes this thread: a client that sends its body
+  // byte by byte then costs next to nothing. TLS reads ahead, so that less may be to come there.
+  void wake_at(std::size_t bytes) {
+    if constexpr (std::is_same_v<Stream, PlainStream>) {
+      error_code ignored;
+      const auto count = static_cast<int>(std::clamp<std::size_t>(bytes, 1, kWakeBytes));
+      socket().socket().set_option(asio::socket_base::receive_low_watermark(count), ignored);
+    }
   }
 
   template <typename Header>
@@ -233,6 +282,7 @@ class Connection final : public HttpConnection, public HttpExchange {
     request.method = text_of(header.method_string());
     request.target = text_of(header.target());
     request.host = text_of(header[http::field::host]);
+    split_absolute_target(request);
     request.origin = text_of(header[http::field::origin]);
     request.authorization = text_of(header[http::field::authorization]);
     return request;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +15,7 @@
 
 #include "server/field_reader.h"
 #include "server/grammar_rules.h"
+#include "server/integer_range.h"
 
 namespace karez {
 namespace {
@@ -22,6 +25,31 @@ constexpr int kMaxDepth = 32;
 constexpr std::array<std::string_view, 14> kAnnotations = {
     "title",      "description", "default",   "examples", "$schema",     "$id",  "$comment",
     "deprecated", "readOnly",    "writeOnly", "$defs",    "definitions", "name", "strict"};
+
+// The least integer that a bound from below allows; that of a bound from above is its mirror.
+std::int64_t least_integer(const Json& bound, bool exclusive) {
+  constexpr std::int64_t kBeyond = kLargestGrammarInteger + 1;
+  if (bound.is_number_integer()) {
+    const std::int64_t whole =
+        bound.is_number_unsigned() && bound.get<std::uint64_t>() > std::uint64_t{kBeyond}
+            ? kBeyond
+            : std::clamp(bound.get<std::int64_t>(), -kBeyond, kBeyond);
+    return whole + (exclusive ? 1 : 0);
+  }
+  const double value = std::clamp(bound.get<double>(), -1e16, 1e16);
+  return static_cast<std::int64_t>(exclusive ? std::floor(value) + 1 : std::ceil(value));
+}
+
+std::int64_t greatest_integer(const Json& bound, bool exclusive) {
+  constexpr std::int64_t kBeyond = kLargestGrammarInteger + 1;
+  if (bound.is_number_unsigned() && bound.get<std::uint64_t>() > std::uint64_t{kBeyond}) {
+    return kBeyond;
+  }
+  if (bound.is_number_integer()) {
+    return -least_integer(Json(-std::max(bound.get<std::int64_t>(), -kBeyond)), exclusive);
+  }
+  return -least_integer(Json(-bound.get<double>()), exclusive);
+}
 
 // Where in the schema we are, and which references led here without a character in between.
 struct Place {
@@ -56,6 +84,7 @@ class Converter {
   std::string enumeration(const Json& values, const Place& place);
   std::string typed(FieldReader& reader, const Json& schema, const std::string& type,
                     const Place& place);
+  std::string integer_type(FieldReader& reader, const Place& place);
   std::string string_type(FieldReader& reader);
   std::string array_type(FieldReader& reader, const Place& place);
   std::string object_type(FieldReader& reader, const Place& place);
@@ -160,13 +189,16 @@ std::string Converter::convert(const Json& schema, const Place& place) {
     Json part = schema;
     part["type"] = name;
     static const std::map<std::string, std::vector<std::string>> kOwn = {
+        {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
         {"string", {"minLength", "maxLength", "format"}},
         {"array", {"items", "minItems", "maxItems"}},
         {"object", {"properties", "required", "additionalProperties"}}};
     for (const auto& [owner, keywords] : kOwn) {
       const bool listed = std::find(type.begin(), type.end(), owner) != type.end();
+      // What binds integers binds numbers as well, where it is refused.
+      const bool shared = owner == "integer" && name == "number";
       for (const std::string& keyword : keywords) {
-        if (listed && name != owner) {
+        if (listed && name != owner && !shared) {
           part.erase(keyword);
         }
       }
@@ -281,6 +313,12 @@ std::string Converter::typed(FieldReader& reader, const Json& schema, const std:
                                                              "maxItems"};
   static constexpr std::array<std::string_view, 4> kObject = {"type", "properties", "required",
                                                               "additionalProperties"};
+  static constexpr std::array<std::string_view, 5> kInteger = {
+      "type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"};
+  if (type == "integer") {
+    allow_only(schema, kInteger, place);
+    return integer_type(reader, place);
+  }
   if (type == "string") {
     allow_only(schema, kString, place);
     return string_type(reader);
@@ -293,13 +331,45 @@ std::string Converter::typed(FieldReader& reader, const Json& schema, const std:
     allow_only(schema, kObject, place);
     return object_type(reader, place);
   }
-  if (type == "integer" || type == "number" || type == "boolean" || type == "null") {
+  if (type == "number" || type == "boolean" || type == "null") {
     allow_only(schema, kPlain, place);
     return rules_.json_type(type);
   }
   reader.wrong("type", fmt::format("\"{}\"", type),
                "string, number, integer, boolean, null, array and object");
   return {};
+}
+
+std::string Converter::integer_type(FieldReader& reader, const Place& place) {
+  std::int64_t low = -kLargestGrammarInteger;
+  std::int64_t high = kLargestGrammarInteger;
+  bool bounded = false;
+  for (const std::string_view keyword :
+       {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+    const Json* bound = reader.find(keyword);
+    if (bound == nullptr) {
+      continue;
+    }
+    if (!bound->is_number()) {
+      reader.wrong(keyword, describe(*bound), "numbers");
+      return {};
+    }
+    bounded = true;
+    const bool exclusive = keyword.starts_with("exclusive");
+    if (keyword == "minimum" || keyword == "exclusiveMinimum") {
+      low = std::max(low, least_integer(*bound, exclusive));
+    } else {
+      high = std::min(high, greatest_integer(*bound, exclusive));
+    }
+  }
+  if (!bounded) {
+    return rules_.json_type("integer");
+  }
+  if (low > high) {
+    fail(place.path, fmt::format("{} allows no integer of up to 16 digits", place.path));
+    return {};
+  }
+  return rules_.add(integer_range_grammar(low, high));
 }
 
 std::string Converter::string_type(FieldReader& reader) {

@@ -1,4 +1,5 @@
-// One JSON line per request, for --log-jsonl. Holds no text of prompts or answers and no keys.
+// One JSON line per request, for --log-jsonl, refused ones included. Holds no text of prompts or
+// answers, no keys, and no path that a client made up.
 //
 // Thread: write() from any thread; lines are never mixed.
 #pragma once
@@ -14,9 +15,10 @@ namespace karez {
 
 struct RequestRecord {
   std::string id;
-  std::string route;
+  std::string route;  // empty: none that exists
   int http_status = 0;
-  std::string finish_reason;  // "stop", "length", "abort", "error", "rejected"
+  std::string
+      finish_reason;  // "stop", "length", "abort", "error", "rejected"; empty: no generation
   int prompt_tokens = 0;
   int cached_tokens = 0;
   int generated_tokens = 0;

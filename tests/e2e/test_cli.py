@@ -52,7 +52,12 @@ CASES = [
     ([*GENERATE, "--kv-fast-bytes", "-1"], ["--kv-fast-bytes", "-1"]),
     ([*GENERATE, "--kv-fast-bytes", "1"], ["--kv-fast-bytes", "4096 bytes"]),
     ([*GENERATE, "-ctk", "q2_k"], ["-ctk", "q2_k", "bf16"]),
-    ([*GENERATE, "-ctk", "f32"], ["-ctk", "-ctv", "f32", "bf16"]),
+    ([*GENERATE, "-ctk", "f32", "-ctv", "bf16"], ["-ctk", "-ctv", "f32", "bf16"]),
+    ([*GENERATE, "-ctv", "q2_k"], ["-ctv", "q2_k", "bf16"]),
+    ([*GENERATE, "-t", "2", "-t", "0"], ["-t", "0", "1 to 512"]),  # the last one counts
+    ([*GENERATE, "--recent-window", "64"], ["--recent-window", "--token-budget"]),
+    ([*GENERATE, "--dense-layers", "99"], ["--dense-layers", "--token-budget"]),
+    ([*GENERATE, "--token-budget", "512", "--dense-layers", "30"], ["--dense-layers", "30", "0 to 29"]),
     ([*GENERATE, "--temp", "nan"], ["temperature", "nan", "1000000"]),
     ([*GENERATE, "--top-p", "1.5"], ["top-p", "1.5", "0 to 1"]),
     ([*GENERATE, "--min-p", "2"], ["min-p", "2", "0 to 1"]),
@@ -108,7 +113,9 @@ CASES = [
     ([*SERVE, "--max-queue", "0"], ["--max-queue", "0", "1 to"]),
     ([*SERVE, "--scheduling-policy", "fair"], ["--scheduling-policy", "fair", "fcfs", "priority"]),
     ([*SERVE, "--kv-fast-bytes", "1KiB"], ["--kv-fast-bytes", "1024 bytes", "4096 bytes"]),
-    ([*SERVE, "-ctk", "q8_0"], ["-ctk", "-ctv", "q8_0", "bf16"]),
+    ([*SERVE, "-ctk", "q8_0", "-ctv", "f32"], ["-ctk", "-ctv", "q8_0", "f32"]),
+    ([*SERVE, "--block-index", "mean"], ["--block-index", "--token-budget"]),
+    ([*SERVE, "--token-budget", "512", "--dense-layers", "99"], ["--dense-layers", "99", "0 to 29"]),
     (["serve", "-m", MODEL, "--port", "65536"], ["--port", "65536", "0 to 65535"]),
     ([*SERVE, "--host", "nowhere.invalid"], ["--host", "nowhere.invalid"]),
     ([*SERVE, "--api-key", ""], ["--api-key", "empty"]),
@@ -174,6 +181,13 @@ class WrongInput(unittest.TestCase):
                                 ["serve", "--port", "0", "-m"]):
                     with self.subTest(length=length, command=command):
                         self.assert_refused([*command, path], [path])
+
+
+class Repeated(unittest.TestCase):
+    def test_the_last_of_a_repeated_flag_counts_and_one_kv_type_is_both(self):
+        result = run([*GENERATE, "-n", "0", "-n", "1", "-t", "0", "-t", "1", "-ctk", "f32", "-m", MODEL])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(b"-ctk is f32, and so is -ctv", result.stderr)
 
 
 class Signals(unittest.TestCase):

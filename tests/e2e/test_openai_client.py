@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import unittest
 
+import jinja2
 import openai
 
 from harness import real_server
+from gguf_metadata import read_text
 
 NAME = "test-model"
 
@@ -128,11 +131,21 @@ class OpenAiClient(unittest.TestCase):
         self.assertEqual(status, 200)
         self.assertGreater(answer["count"], 1)
 
-    def test_32_at_once_are_all_answered(self):
+    def test_32_at_once_are_answered_as_if_alone(self):
         prompts = [f"What is {i} plus {i + 1}?" for i in range(32)]
 
+        # f32 keys and values: a batch then rounds like a request alone.
+        server = real_server("--alias", NAME, "-np", 32, "-c", 512, "-t", 2, "-ctk", "f32")
+        self.addCleanup(server.__exit__)
+
+        def alone(prompt):
+            status, answer = server.chat(prompt, temperature=0, max_tokens=8, cache_prompt=False)
+            self.assertEqual(status, 200, answer)
+            return answer["choices"][0]["message"]["content"]
+
         async def all_at_once():
-            client = openai.AsyncOpenAI(base_url=self.base_url, api_key="k", max_retries=0)
+            client = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="k",
+                                        max_retries=0)
             answers = await asyncio.gather(*(client.chat.completions.create(
                 model=NAME, messages=[{"role": "user", "content": prompt}], temperature=0,
                 max_tokens=8) for prompt in prompts))
@@ -140,9 +153,25 @@ class OpenAiClient(unittest.TestCase):
             return answers
 
         answers = asyncio.run(all_at_once())
-        self.assertEqual(len(answers), 32)
-        for answer in answers:
-            self.assertTrue(answer.choices[0].message.content)
+        self.assertEqual([answer.choices[0].message.content for answer in answers],
+                         [alone(prompt) for prompt in prompts])
+
+    def test_the_chat_template_is_rendered_as_by_jinja(self):
+        jinja = jinja2.Environment().from_string(
+            read_text(os.environ["KAREZ_MODEL"], "tokenizer.chat_template"))
+        user, assistant = ({"role": role, "content": f" What\n\nis <b>{role}</b>? "}
+                           for role in ("user", "assistant"))
+        system = {"role": "system", "content": "Be brief."}
+        for messages in ([user], [system, user], [user, assistant, user], [system, user, assistant],
+                         [user, system], [system], [assistant], [user, user]):
+            for generation in (True, False):
+                status, answer = self.server.post(
+                    "/apply-template",
+                    {"messages": messages, "add_generation_prompt": generation},
+                    {"Authorization": "Bearer k"})
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(answer["prompt"], jinja.render(
+                    messages=messages, add_generation_prompt=generation))
 
     def test_curl(self):
         result = subprocess.run(

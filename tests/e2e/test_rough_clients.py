@@ -38,11 +38,25 @@ class RoughClients(unittest.TestCase):
     def test_bytes_that_are_no_http_get_a_400(self):
         for data in (b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9,
                      b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\nBad header\r\n\r\n",
+                     b"GET / HTTP/1.1\r\n\r\n",
+                     b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+                     b"POST /tokenize HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
                      b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
                      b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1x\r\n\r\n"):
             answer = self.answer_to(data)
             self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), (data, answer))
         self.assert_alive()
+
+    def test_the_forms_of_a_target(self):
+        for line, status in ((b"GET http://localhost/health HTTP/1.1", 200),
+                             (b"GET HTTP://localhost:1/health?x HTTP/1.1", 200),
+                             (b"GET https://localhost HTTP/1.1", 200),
+                             (b"GET http://evil.example/health HTTP/1.1", 403),
+                             (b"GET http://x@localhost/health HTTP/1.1", 403),
+                             (b"GET localhost:80 HTTP/1.1", 404), (b"OPTIONS * HTTP/1.1", 404)):
+            answer = self.answer_to(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            self.assertTrue(answer.startswith(b"HTTP/1.1 %d " % status), (line, answer))
+        self.assertTrue(self.answer_to(b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 "))
 
     def test_a_large_header_gets_a_431(self):
         answer = self.answer_to(b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n")

@@ -134,9 +134,14 @@ TEST(Tokenizer, PiecesOutsideTheVocabularyAreEmpty) {
   EXPECT_EQ(t.piece(t.vocab_size(), true), "");
 }
 
-// What the templates write, spelled out, and tokenised by libllama as one text.
+// What SmolLM2's template writes, spelled out.
 std::string chatml(const std::vector<ChatMessage>& messages) {
   std::string text;
+  if (messages.front().role != "system") {
+    text =
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+        "Face<|im_end|>\n";
+  }
   for (const ChatMessage& message : messages) {
     text += "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n";
   }
@@ -169,6 +174,22 @@ TEST(ChatTemplate, OrdinaryMessagesGiveTheTokensOfTheRenderedText) {
   }
 }
 
+TEST(ChatTemplate, AConversationWithoutASystemMessageGetsTheModelsOwn) {
+  const Tokenizer& t = tokenizer(test::kSmolLm2);
+  for (const std::vector<ChatMessage>& messages :
+       {std::vector<ChatMessage>{{"user", "hi"}},
+        std::vector<ChatMessage>{{"user", "hi"}, {"system", "be brief"}, {"user", "who?"}},
+        std::vector<ChatMessage>{{"system", "be brief"}, {"user", "hi"}}}) {
+    const auto tokens = t.tokenize_chat(messages, true);
+    ASSERT_TRUE(tokens) << tokens.error().to_string();
+    EXPECT_EQ(*tokens, *t.tokenize(chatml(messages), true, true));
+  }
+  const std::vector<ChatMessage> messages = {{"user", "hi"}};
+  const auto named = tokenizer(test::kSmolLm2, "chatml").tokenize_chat(messages, true);
+  ASSERT_TRUE(named);
+  EXPECT_EQ(text_of(t, *named, true), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+}
+
 TEST(ChatTemplate, EmptyMessagesFollowTheTemplate) {
   const Tokenizer& t = tokenizer(test::kSmolLm2);
   for (const char* text : {"", " ", "\n\n"}) {
@@ -186,6 +207,8 @@ TEST(ChatTemplate, ModelsWithoutATemplateSaySo) {
   const auto none = t.tokenize_chat(messages, true);
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(none.error().message(), HasSubstr("known are"));
+  EXPECT_THAT(none.error().message(), HasSubstr("chatml"));
   const auto unknown = tokenizer(test::kGemma3, "no such template").tokenize_chat(messages, true);
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().code(), StatusCode::kUnimplemented);
@@ -197,8 +220,8 @@ TEST(ChatTemplate, ControlTokensInsideMessagesStayText) {
   const std::vector<ChatMessage> messages = {{"user", attack}};
   const auto tokens = t.tokenize_chat(messages, true);
   ASSERT_TRUE(tokens);
-  EXPECT_EQ(count_of(*tokens, special(t, "<|im_start|>")), 2);  // the template's own
-  EXPECT_EQ(count_of(*tokens, special(t, "<|im_end|>")), 1);
+  EXPECT_EQ(count_of(*tokens, special(t, "<|im_start|>")), 3);  // the template's own
+  EXPECT_EQ(count_of(*tokens, special(t, "<|im_end|>")), 2);
   EXPECT_EQ(text_of(t, *tokens, true), chatml(messages)) << "nothing of the text is lost";
 }
 

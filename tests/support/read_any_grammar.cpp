@@ -28,18 +28,18 @@ const Tokenizer& tokenizer() {
 
 }  // namespace
 
-void read_any_grammar(std::string_view bytes) {
+bool read_any_grammar(std::string_view bytes) {
   SamplingParams params;
   params.temperature = 0;
   params.grammar = bytes;
   if (params.grammar.empty()) {
-    return;
+    return false;
   }
   auto sampler = make_llama_sampler(tokenizer(), params, /*context_tokens=*/0);
   if (!sampler) {
     KAREZ_CHECK(sampler.error().code() == StatusCode::kInvalidArgument, "the client is at fault");
     KAREZ_CHECK(!sampler.error().message().empty(), "it is told why");
-    return;
+    return false;
   }
   std::vector<float> logits(static_cast<std::size_t>(tokenizer().vocab_size()));
   for (int i = 0; i < kAnswerTokens; ++i) {
@@ -48,9 +48,10 @@ void read_any_grammar(std::string_view bytes) {
     }
     const auto token = (*sampler)->sample(logits);
     if (!token || tokenizer().is_end_of_generation(*token)) {
-      return;  // the grammar may lead nowhere
+      break;  // the grammar may lead nowhere
     }
   }
+  return true;
 }
 
 }  // namespace karez::test

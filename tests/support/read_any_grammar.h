@@ -9,6 +9,7 @@ namespace karez::test {
 
 // The bytes as a grammar of an answer, of which a few tokens are generated. Aborts if a refusal has
 // no message or is no fault of the client; whatever libllama does not survive ends the process.
-void read_any_grammar(std::string_view bytes);
+// False: it was refused.
+bool read_any_grammar(std::string_view bytes);
 
 }  // namespace karez::test

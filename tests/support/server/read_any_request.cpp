@@ -3,7 +3,6 @@
 #include "base/check.h"
 #include "sampling/grammar_cost.h"
 #include "server/generation_request.h"
-#include "server/json_schema_to_grammar.h"
 #include "server/text_routes.h"
 #include "support/server/fake_codec.h"
 
@@ -63,15 +62,6 @@ void read_any_request(std::string_view bytes) {
         check_request(request);
       }
     }
-  }
-  const auto grammar = json_schema_to_grammar(*json, "schema");
-  check_refusal(grammar);
-  if (grammar) {
-    KAREZ_CHECK(grammar->starts_with("root ::= "), "root is the first rule");
-    KAREZ_CHECK(grammar->size() < (std::size_t{1} << 20), "grammars are bounded");
-    const auto affordable = check_grammar_cost(*grammar);
-    KAREZ_CHECK(affordable || affordable.error().message().find("wrong at") == std::string::npos,
-                affordable ? "" : affordable.error().message());
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace karez::test {
 
-// The bytes as the body of each kind of request, and as a JSON schema. Aborts if an answer is not
+// The bytes as the body of each kind of request. Aborts if an answer is not
 // what the rest of the server may rely on: a 400 with a message, or a request that an engine can
 // take.
 void read_any_request(std::string_view bytes);

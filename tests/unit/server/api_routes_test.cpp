@@ -38,6 +38,13 @@ TEST(ApiRoutes, KnowsItsRoutesWithFoldedSlashesAndQueries) {
   }
 }
 
+TEST(ApiRoutes, NamesOfRoutesHoldNothingOfTheClient) {
+  EXPECT_EQ(route_name("//v1/completions/?key=k"), "/v1/completions");
+  EXPECT_EQ(route_name("/v1/models/secret"), "/v1/models/");
+  EXPECT_EQ(route_name("/secret"), "");
+  EXPECT_EQ(route_name(""), "");
+}
+
 TEST(ApiRoutes, AWrongMethodIsA405) {
   EXPECT_EQ(status_of(request("GET", "/v1/chat/completions"), kOpen), 405);
   EXPECT_EQ(status_of(request("POST", "/metrics"), kOpen), 405);

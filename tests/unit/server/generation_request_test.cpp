@@ -136,6 +136,7 @@ TEST(GenerationRequest, WrongMessagesAreA400ThatNamesThem) {
 TEST(GenerationRequest, WrongPromptsAreA400ThatNamesThem) {
   for (const BadCase& bad : {
            BadCase{R"({})", "prompt"},
+           {R"({"prompt":null})", "prompt"},
            {R"({"prompt":""})", "prompt"},
            {R"({"prompt":[]})", "prompt"},
            {R"({"prompt":7})", "prompt"},

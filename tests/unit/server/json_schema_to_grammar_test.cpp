@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/grammar_rules.h"
+#include "server/integer_range.h"
 
 namespace karez {
 namespace {
@@ -75,7 +76,9 @@ TEST(JsonSchemaToGrammar, RefusesReferencesThatLeadNowhereOrOutside) {
 
 TEST(JsonSchemaToGrammar, RefusesUnsupportedKeywordsByName) {
   expect_refused(R"({"type":"string","pattern":"^a$"})", "\"pattern\"");
-  expect_refused(R"({"type":"integer","minimum":3})", "\"minimum\"");
+  expect_refused(R"({"type":"number","minimum":3})", "\"minimum\"");
+  expect_refused(R"({"type":["integer","number"],"minimum":3})", "\"minimum\"");
+  expect_refused(R"({"type":"integer","multipleOf":3})", "\"multipleOf\"");
   expect_refused(R"({"type":"object","patternProperties":{}})", "\"patternProperties\"");
   expect_refused(R"({"not":{}})", "\"not\"");
   expect_refused(R"({"type":"array","uniqueItems":true})", "\"uniqueItems\"");
@@ -128,6 +131,45 @@ TEST(JsonSchemaToGrammar, KeepsKeywordsOfOtherTypesApartInTypeLists) {
       convert(R"({"type":["array","null"],"items":{"type":"integer"},"maxItems":2})");
   ASSERT_TRUE(grammar.has_value()) << grammar.error().message;
   EXPECT_THAT(*grammar, HasSubstr("| json-null"));
+}
+
+std::string range_of(const char* schema) {
+  const auto grammar = convert(schema);
+  EXPECT_TRUE(grammar.has_value()) << grammar.error().message;
+  return grammar ? *grammar : std::string();
+}
+
+TEST(JsonSchemaToGrammar, BoundsOfIntegersBecomeARange) {
+  const std::string wanted = "root ::= r0\nr0 ::= " + integer_range_grammar(-3, 250) + "\n";
+  EXPECT_EQ(range_of(R"({"type":"integer","minimum":-3,"maximum":250})"), wanted);
+  EXPECT_EQ(range_of(R"({"type":"integer","exclusiveMinimum":-4,"exclusiveMaximum":251})"), wanted);
+  EXPECT_EQ(range_of(R"({"type":"integer","minimum":-3.9,"maximum":250.5})"), wanted);
+  EXPECT_EQ(range_of(R"({"type":"integer","exclusiveMinimum":-3.5,"exclusiveMaximum":250.1})"),
+            wanted);
+  EXPECT_EQ(range_of(R"({"type":"integer","minimum":-3,"exclusiveMinimum":-9,"maximum":250.0})"),
+            wanted);
+}
+
+TEST(JsonSchemaToGrammar, BoundsOfIntegersBeyondItsDigitsAreNoBounds) {
+  const std::string all = "root ::= r0\nr0 ::= " +
+                          integer_range_grammar(-kLargestGrammarInteger, kLargestGrammarInteger) +
+                          "\n";
+  EXPECT_EQ(range_of(R"({"type":"integer","minimum":-9223372036854775808,
+                         "maximum":18446744073709551615})"),
+            all);
+  EXPECT_EQ(range_of(R"({"type":"integer","minimum":-1e300,"exclusiveMaximum":1e300})"), all);
+}
+
+TEST(JsonSchemaToGrammar, RefusesBoundsThatNoIntegerMeets) {
+  expect_refused(R"({"type":"integer","minimum":3,"maximum":2})", "no integer");
+  expect_refused(R"({"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":4})", "no integer");
+  expect_refused(R"({"type":"integer","minimum":0.1,"maximum":0.9})", "no integer");
+  expect_refused(R"({"type":"integer","minimum":18446744073709551615})", "no integer");
+  expect_refused(R"({"type":"integer","maximum":-9223372036854775808})", "no integer");
+  expect_refused(R"({"type":"integer","maximum":-1e300})", "no integer");
+  expect_refused(R"({"type":"integer","minimum":"3"})", "minimum is a string");
+  expect_refused(R"({"type":"integer","minimum":3,"exclusiveMinimum":true})",
+                 "exclusiveMinimum is true");
 }
 
 TEST(JsonSchemaToGrammar, AdditionalPropertiesFollowTheNamedOnes) {

@@ -250,6 +250,11 @@ TEST_F(ServerTest, LogsALineForEachRequestWithoutTextsAndKeys) {
   const std::string headers = "Connection: close\r\nAuthorization: Bearer key-a\r\n";
   ask(post("/v1/completions", R"({"prompt":"a secret"})", headers));
   ask(post("/v1/completions", R"({"prompt":7})", headers));
+  ask(post("/tokenize", R"({"content":"a secret"})", headers));
+  ask("GET /secret HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
+  ask("GET /props HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+      "Authorization: Bearer secret\r\n\r\n");
+  ask("no secret HTTP\r\n\r\n");
   server_.reset();
   std::FILE* file = std::fopen(options_.api.log_jsonl.c_str(), "re");
   ASSERT_NE(file, nullptr);
@@ -257,9 +262,14 @@ TEST_F(ServerTest, LogsALineForEachRequestWithoutTextsAndKeys) {
   text.resize(std::fread(text.data(), 1, text.size(), file));
   std::fclose(file);
   std::remove(options_.api.log_jsonl.c_str());
-  EXPECT_EQ(std::ranges::count(text, '\n'), 2);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 6);
   EXPECT_THAT(text, HasSubstr("\"status\":200,\"finish_reason\":\"stop\",\"prompt_tokens\":8"));
-  EXPECT_THAT(text, HasSubstr("\"status\":400,\"finish_reason\":\"rejected\""));
+  for (const char* rejected :
+       {"\"route\":\"/v1/completions\",\"status\":400,", "\"route\":\"\",\"status\":404,",
+        "\"route\":\"/props\",\"status\":401,", "\"route\":\"\",\"status\":400,"}) {
+    EXPECT_THAT(text, HasSubstr(std::string(rejected) + "\"finish_reason\":\"rejected\""));
+  }
+  EXPECT_THAT(text, HasSubstr("\"route\":\"/tokenize\",\"status\":200,\"finish_reason\":\"\""));
   EXPECT_THAT(text, Not(HasSubstr("secret")));
   EXPECT_THAT(text, Not(HasSubstr("key-a")));
 }
