@@ -66,6 +66,17 @@ default() {
   done
   command+=("$1" "$value")
 }
+# The prompt's KV is about 90 MiB: the fast tier gets less than a quarter, the rest lives in host
+# memory. Only for the model and the text that this is true of.
+own_input=0
+for argument in "$@"; do
+  case "$argument" in
+    -m | -m=* | --model* | -f | -f=* | --file* | --kv-* | --token-budget*) own_input=1 ;;
+  esac
+done
+if ((!own_input)); then
+  command+=(--token-budget 1024 --kv-fast-bytes 22MiB --kv-host-bytes 512MiB)
+fi
 default "$root/models/SmolLM2-135M-Instruct.Q4_1.gguf" -m --model
 default "$text" -f --file
 default "$question" -p --prompt

@@ -223,6 +223,10 @@ Expected<int> generate(const GenerateFlags& typed) {
   GenerateReport report;
   report.model = std::filesystem::path(flags.model_path).filename().string();
   report.kv_type = options.kv_type;
+  report.token_budget = options.sparse.token_budget;
+  if ((*kv)->residency() != nullptr) {
+    report.home = (*kv)->residency()->describe();
+  }
   report.context_tokens = *context;
   report.threads = options.threads;
   report.seed = flags.sampling.seed;

@@ -54,6 +54,20 @@ std::string to_table(const GenerateReport& report) {
   text +=
       fmt::format("{:<10} {} of {} ({}, context {})\n", "KV cache", format_bytes(r.kv_used_bytes),
                   format_bytes(r.kv_cap_bytes), to_string(report.kv_type), report.context_tokens);
+  const auto tier_row = [&](std::string_view what, const GenerationResult::TierTraffic& traffic) {
+    const double share = traffic.blocks_read == 0 ? 0
+                                                  : static_cast<double>(traffic.blocks_loaded) /
+                                                        static_cast<double>(traffic.blocks_read);
+    text += fmt::format("{:<10} wrote {}, loaded {} ({:.1f} % of the blocks read) in {}\n", what,
+                        format_bytes(traffic.bytes_written), format_bytes(traffic.bytes_read),
+                        share * 100, format_seconds(traffic.stall_seconds));
+  };
+  if (r.answer_traffic) {
+    text += fmt::format("{:<10} {} in {}\n", "KV home",
+                        format_bytes(r.answer_traffic->home_used_bytes), report.home);
+    tier_row("  prompt", *r.prompt_traffic);
+    tier_row("  answer", *r.answer_traffic);
+  }
   text += fmt::format("{:<10} {}, {} threads\n", "load", format_seconds(report.load_seconds),
                       report.threads);
   text += fmt::format("{:<10} {}: {}\n", "end", name_of(r.finish_reason), explain(r.finish_reason));
@@ -64,10 +78,23 @@ std::string to_json(const GenerateReport& report) {
   const GenerationResult& r = report.result;
   const StepTimes& times = report.decode_times;
   const double per_step_ms = times.steps > 0 ? 1000.0 / static_cast<double>(times.steps) : 0;
+  const auto traffic_json = [](const std::optional<GenerationResult::TierTraffic>& traffic) {
+    return traffic ? nlohmann::json{{"home_used_bytes", traffic->home_used_bytes},
+                                    {"blocks_read", traffic->blocks_read},
+                                    {"blocks_loaded", traffic->blocks_loaded},
+                                    {"bytes_read", traffic->bytes_read},
+                                    {"bytes_written", traffic->bytes_written},
+                                    {"stall_seconds", traffic->stall_seconds}}
+                   : nlohmann::json(nullptr);
+  };
   const nlohmann::json run = {
       {"engine", "karez"},
       {"model", report.model},
-      {"kv_mode", "dense"},
+      {"kv_mode", report.token_budget > 0 ? "sparse" : "dense"},
+      {"token_budget", report.token_budget},
+      {"home", report.home},
+      {"prompt_traffic", traffic_json(r.prompt_traffic)},
+      {"answer_traffic", traffic_json(r.answer_traffic)},
       {"kv_type", to_string(report.kv_type)},
       {"depth", r.prompt_tokens},
       {"concurrency", 1},

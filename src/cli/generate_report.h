@@ -16,6 +16,8 @@ struct GenerateReport {
   double load_seconds = 0;
   std::string model;  // file name
   KvType kv_type = KvType::kBf16;
+  int token_budget = 0;  // of sparse decode; 0: dense
+  std::string home;      // the tier below the fast one; empty: none
   int context_tokens = 0;
   int threads = 0;
   std::uint32_t seed = 0;

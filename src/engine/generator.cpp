@@ -77,6 +77,21 @@ Expected<std::span<const float>> forward(ModelRunner& runner, KVCacheManager& kv
   return logits;
 }
 
+// What has moved since `before`; none without a home tier.
+std::optional<GenerationResult::TierTraffic> traffic_since(const KVCacheManager& kv,
+                                                           const ResidencyStats& before) {
+  if (kv.residency() == nullptr) {
+    return std::nullopt;
+  }
+  const ResidencyStats now = kv.residency()->stats();
+  return GenerationResult::TierTraffic{.home_used_bytes = now.home_bytes_used,
+                                       .blocks_read = now.blocks_needed - before.blocks_needed,
+                                       .blocks_loaded = now.demand_misses - before.demand_misses,
+                                       .bytes_read = now.bytes_read - before.bytes_read,
+                                       .bytes_written = now.bytes_written - before.bytes_written,
+                                       .stall_seconds = now.stall_seconds - before.stall_seconds};
+}
+
 // Turns tokens into text for the reader. False: the reader is gone.
 class TextStream {
  public:
@@ -206,11 +221,15 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
   }
   const OpenSequence sequence(kv_);
   GenerationResult result;
+  ResidencyStats before_answer;
   const auto finish = [&](FinishReason reason) {
     const KVCacheStats stats = kv_.stats();
     result.kv_used_bytes = stats.used_bytes;
     result.kv_cap_bytes = stats.cap_bytes;
     result.finish_reason = reason;
+    if (result.prompt_traffic) {
+      result.answer_traffic = traffic_since(kv_, before_answer);
+    }
     return result;
   };
 
@@ -249,6 +268,10 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     if (callbacks.on_prefill) {
       callbacks.on_prefill(result.prompt_tokens, prompt_tokens);
     }
+  }
+  result.prompt_traffic = traffic_since(kv_, {});
+  if (kv_.residency() != nullptr) {
+    before_answer = kv_.residency()->stats();
   }
   runner_.take_step_times();  // from here on they are those of decoding
 

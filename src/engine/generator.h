@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +58,17 @@ struct GenerationResult {
   double decode_seconds = 0;
   int decode_steps = 0;  // forward passes of one token; the first token comes from the prefill
   std::int64_t kv_used_bytes = 0;  // at the end
+  // With a tier below the fast one: what has moved, the prompt's part and the answer's.
+  struct TierTraffic {
+    std::int64_t home_used_bytes = 0;  // at the end
+    std::int64_t blocks_read = 0;      // by layers, each once a layer and step
+    std::int64_t blocks_loaded = 0;    // of these, from home
+    std::int64_t bytes_read = 0;
+    std::int64_t bytes_written = 0;
+    double stall_seconds = 0;
+  };
+  std::optional<TierTraffic> prompt_traffic;
+  std::optional<TierTraffic> answer_traffic;
   std::int64_t kv_cap_bytes = 0;
 };
 

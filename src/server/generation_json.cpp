@@ -171,8 +171,13 @@ Json GenerationJson::usage() const {
   int prompt_tokens = 0;
   int cached_tokens = 0;
   int generated_tokens = 0;
+  std::int64_t blocks_read = 0;
+  std::int64_t blocks_loaded = 0;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const GenerationEvent& last = choices_[i].last;
+    // Each event has the figures of the whole request so far.
+    blocks_read = std::max(blocks_read, last.kv_blocks_read);
+    blocks_loaded = std::max(blocks_loaded, last.kv_blocks_loaded);
     generated_tokens += last.generated_tokens;
     // The choices of one prompt share its KV: it counts once.
     if (i % static_cast<std::size_t>(request_.num_choices) == 0) {
@@ -180,10 +185,14 @@ Json GenerationJson::usage() const {
       cached_tokens += last.cached_tokens;
     }
   }
-  return {{"prompt_tokens", prompt_tokens},
-          {"completion_tokens", generated_tokens},
-          {"total_tokens", prompt_tokens + generated_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+  Json usage = {{"prompt_tokens", prompt_tokens},
+                {"completion_tokens", generated_tokens},
+                {"total_tokens", prompt_tokens + generated_tokens},
+                {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+  if (blocks_read > 0) {  // there is a tier below the fast one
+    usage["kv_tier_details"] = {{"blocks_read", blocks_read}, {"blocks_loaded", blocks_loaded}};
+  }
+  return usage;
 }
 
 Json GenerationJson::timings(const GenerationEvent& event) const {

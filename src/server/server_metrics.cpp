@@ -87,8 +87,41 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
       {"karez_prefix_cache_hit_ratio", "Prefix cache hits / queries since start, 0 to 1.", kGauge,
        share(stats.prefix_cache_hits_tokens, stats.prefix_cache_queries_tokens)},
   }};
+  const ResidencyStats& tiers = stats.tiers;
+  const std::array<Sample, 14> tier_samples = {{
+      {"karez_kv_home_bytes", "Bytes of the tier below the fast one.", kGauge,
+       number(tiers.home_bytes_total)},
+      {"karez_kv_home_used_bytes", "Of these, in use.", kGauge, number(tiers.home_bytes_used)},
+      {"karez_kv_clean_slots", "KV slots whose content is at home too.", kGauge,
+       number(tiers.blocks_clean)},
+      {"karez_kv_blocks_needed_total", "Blocks that layers read.", kCounter,
+       number(tiers.blocks_needed)},
+      {"karez_kv_demand_misses_total", "Of these, not in the fast tier.", kCounter,
+       number(tiers.demand_misses)},
+      {"karez_kv_home_hit_ratio", "Share of the needed blocks that were there, 0 to 1.", kGauge,
+       tiers.blocks_needed > 0 ? 1 - share(tiers.demand_misses, tiers.blocks_needed) : 1},
+      {"karez_kv_home_read_bytes_total", "Bytes read from home.", kCounter,
+       number(tiers.bytes_read)},
+      {"karez_kv_home_written_bytes_total", "Bytes written home.", kCounter,
+       number(tiers.bytes_written)},
+      {"karez_kv_stall_seconds_total", "Time that steps waited for blocks.", kCounter,
+       tiers.stall_seconds},
+      {"karez_kv_evictions_total", "Clean blocks that gave up their slot.", kCounter,
+       number(tiers.evictions)},
+      {"karez_kv_blocks_lost_total", "Blocks that could not be read back.", kCounter,
+       number(tiers.blocks_lost)},
+      {"karez_kv_home_write_failures_total", "Blocks whose write failed.", kCounter,
+       number(tiers.write_failures)},
+      {"karez_kv_free_slots", "KV slots that nobody uses.", kGauge,
+       number(stats.slots_total - stats.slots_used - stats.slots_idle)},
+      {"karez_demotions_total", "Preempted requests that kept their KV at home.", kCounter,
+       number(stats.demotions)},
+  }};
   std::vector<MetricFamily> families;
   for (const Sample& sample : samples) {
+    families.push_back(family(sample));
+  }
+  for (const Sample& sample : tier_samples) {
     families.push_back(family(sample));
   }
   return families;
