@@ -176,7 +176,10 @@ void Residency::take_write(const TransferResult& result) {
       continue;
     }
     state_[entry] = 0;
-    ++counters_.write_failures;
+    // Not the medium's fault: the place was still in use for the block that had this id before.
+    const bool is_late =
+        result.status == TransferStatus::kConflict || result.status == TransferStatus::kCancelled;
+    counters_.write_failures += is_late ? 0 : 1;
     is_pausing = is_pausing || result.status == TransferStatus::kIoError ||
                  result.status == TransferStatus::kNoSpace;
     free_extent_if_unused(row, block.value);
