@@ -12,9 +12,9 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
   if (!sparse.is_on()) {
     return nullptr;
   }
-  auto index =
-      KeyIndex::create(kv.spec(), sparse.block_index,
-                       block_id_ranges(kv.spec(), kv.stats().slots_total), std::move(centres));
+  auto index = KeyIndex::create(kv.spec(), sparse.block_index,
+                                block_id_ranges(kv.spec(), kv.stats().slots_total),
+                                std::move(centres), sparse.two_level_blocks);
   if (!index) {
     return fail(std::move(index.error()));
   }
