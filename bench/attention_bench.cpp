@@ -8,8 +8,8 @@
 //   are
 //                              their parts of the best step.
 //   store/D/index/level/T      writing D tokens, one layer, with and without an index.
-//   select/D/level/T           selection alone (r2, budget 2048) of one row of D tokens, one layer,
-//                              over an index of made-up keys.
+//   select/D/L/level/T         selection alone (r2, budget 2048) of one row of D tokens, one layer,
+//                              over an index of made-up keys, in L levels (1 or 2).
 //   top_k/N                    choosing 118 of N blocks for one KV head with 3 query heads.
 //   prefill/D/type/level/T     chunks of 512 rows up to D tokens, one layer. GFLOP/s, counting
 //                              visible (query, key) pairs only.
@@ -28,9 +28,11 @@
 #include <thread>
 
 #include "attention/block_selector.h"
+#include "attention/block_store.h"
 #include "attention/key_index.h"
 #include "attention/memory_bandwidth.h"
 #include "attention/paged_attention.h"
+#include "kv/block_layout.h"
 #include "kv/kv_cache_manager.h"
 
 namespace karez {
@@ -88,6 +90,7 @@ struct Config {
   int num_layers;
   int token_budget = 0;
   KeyIndexKind index = KeyIndexKind::kR2;
+  int levels = 1;
 };
 
 template <class T>
@@ -299,10 +302,13 @@ void select_long(benchmark::State& state, const Config& config) {
   spec.head_dim = kHeadDim;
   const int num_blocks = config.depth / kBlockSize;
   const BlockIdRange range{0, static_cast<std::size_t>(num_blocks)};
-  const KeyIndex index = value_or_exit(KeyIndex::create(spec, config.index, std::span(&range, 1)));
+  const int two_level_blocks = config.levels == 2 ? kTwoLevelBlocks : num_blocks;
+  const KeyIndex index = value_or_exit(
+      KeyIndex::create(spec, config.index, std::span(&range, 1), {}, two_level_blocks));
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   std::vector<float> keys(std::size_t{kBlockSize} * kHeadDim);
+  std::vector<std::byte> slot(BlockLayout::of(KvType::kF32, kHeadDim).slot_bytes);
   std::vector<BlockId> table;
   for (int b = 0; b < num_blocks; ++b) {
     table.emplace_back(static_cast<std::uint32_t>(b));
@@ -310,6 +316,12 @@ void select_long(benchmark::State& state, const Config& config) {
       std::generate(keys.begin(), keys.end(), [&] { return normal(random); });
       index_tokens(config.index, kHeadDim, index.view(0).record(head, table.back()), 0, kBlockSize,
                    {keys.data(), kHeadDim}, nullptr);
+      if (index.view(0).has_coarse()) {
+        store_in_block(KvType::kF32, kHeadDim, slot.data(), 0, kBlockSize, {keys.data(), kHeadDim},
+                       {keys.data(), kHeadDim});
+        index_mean(kHeadDim, index.view(0).coarse_record(head, table.back()), KvType::kF32,
+                   slot.data(), nullptr);
+      }
     }
   }
   SequenceRows rows;
@@ -319,6 +331,7 @@ void select_long(benchmark::State& state, const Config& config) {
   rows.first_sparse_position = 0;
   SparseOptions options;
   options.token_budget = config.token_budget;
+  options.two_level_blocks = two_level_blocks;
   RowSelector selector({1, kNumKvHeads, kNumHeads / kNumKvHeads, kHeadDim, 0.125F * 1.4427F,
                         config.num_threads, config.level},
                        options);
@@ -410,9 +423,15 @@ void register_sparse(CpuLevel level, int all_threads) {
   }
   add(fmt::format("decode/8/32000/bf16/{}/{}", to_string(level), all_threads),
       {8, 32000, type, level, all_threads, 10}, decode);
-  for (const int depth : {16384, 65536, 262144, 1048576}) {
-    add(fmt::format("select/{}/{}/{}", depth, to_string(level), all_threads),
-        {1, depth, type, level, all_threads, 1, 2048}, select_long);
+  for (const int depth : {16384, 65536, 131072, 262144, 524288, 1048576}) {
+    for (const int levels : {1, 2}) {
+      Config config{1, depth, type, level, all_threads, 1, 2048};
+      config.levels = levels;
+      if (levels == 1 || depth > kTwoLevelBlocks * kBlockSize) {
+        add(fmt::format("select/{}/{}/{}/{}", depth, levels, to_string(level), all_threads), config,
+            select_long);
+      }
+    }
   }
   add(fmt::format("store/7900/none/{}/{}", to_string(level), all_threads),
       {1, 7900, type, level, all_threads, 1}, store);

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 
 #include "kv/kv_types.h"
@@ -22,50 +23,65 @@ std::uint32_t order_key(float x) {
   return x == x ? key : 0U;
 }
 
-// The largest of [begin, end), first of equals; -1 if there is none that is a number.
-int first_of_largest(std::span<const float> x, int begin, int end) {
-  std::array<float, kLanes> best;
-  best.fill(-std::numeric_limits<float>::infinity());
-  int i = begin;
-  for (; i + static_cast<int>(kLanes) <= end; i += static_cast<int>(kLanes)) {
-    for (std::size_t j = 0; j < kLanes; ++j) {
-      const float value = x[static_cast<std::size_t>(i) + j];
-      best[j] = value > best[j] ? value : best[j];
-    }
+void set_shares(const float* masses, float factor, float* scores, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    scores[i] = masses[i] * factor;
   }
-  for (; i < end; ++i) {
-    const float value = x[static_cast<std::size_t>(i)];
-    best[0] = value > best[0] ? value : best[0];
-  }
-  const float largest = *std::max_element(best.begin(), best.end());
-  for (int b = begin; b < end; ++b) {
-    if (x[static_cast<std::size_t>(b)] == largest) {
-      return b;
-    }
-  }
-  return -1;
 }
 
-// Best block of a head among [begin, end), whose masses have different references by chunk.
-int best_block(const HeadMasses& head, std::span<const float> factors, int chunk_blocks, int begin,
-               int end) {
-  int best = -1;
+void add_shares(const float* masses, float factor, float* scores, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    scores[i] += masses[i] * factor;
+  }
+}
+
+float largest_of(const float* x, std::size_t count) {
+  std::array<float, kLanes> best;
+  best.fill(-std::numeric_limits<float>::infinity());
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::size_t j = 0; j < kLanes; ++j) {
+      best[j] = x[i + j] > best[j] ? x[i + j] : best[j];
+    }
+  }
+  for (std::size_t j = 0; i + j < count; ++j) {
+    best[j] = x[i + j] > best[j] ? x[i + j] : best[j];
+  }
+  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) {
+      best[j] = best[j + half] > best[j] ? best[j + half] : best[j];
+    }
+  }
+  return best[0];
+}
+
+// Best block of a head among [begin, end), whose masses have different references by chunk; -1 if
+// there is none with a mass. First of equals.
+int best_block(const SelectKernels& kernels, const HeadMasses& head, std::span<const float> factors,
+               int chunk_blocks, int begin, int end) {
+  int best_chunk = -1;
   float best_mass = 0.0F;
+  float largest = 0.0F;
   for (int chunk = begin / chunk_blocks; chunk * chunk_blocks < end; ++chunk) {
     const int first = std::max(begin, chunk * chunk_blocks);
     const int last = std::min(end, (chunk + 1) * chunk_blocks);
-    const int b = first_of_largest(head.masses, first, last);
-    if (b < 0) {
-      continue;
-    }
     const float mass =
-        head.masses[static_cast<std::size_t>(b)] * factors[static_cast<std::size_t>(chunk)];
-    if (mass > best_mass) {
-      best = b;
-      best_mass = mass;
+        kernels.largest(head.masses.data() + first, static_cast<std::size_t>(last - first));
+    const float share = mass * factors[static_cast<std::size_t>(chunk)];
+    if (share > best_mass) {
+      best_chunk = chunk;
+      best_mass = share;
+      largest = mass;
     }
   }
-  return best;
+  if (best_chunk < 0) {
+    return -1;
+  }
+  int block = std::max(begin, best_chunk * chunk_blocks);
+  while (head.masses[static_cast<std::size_t>(block)] != largest) {
+    ++block;
+  }
+  return block;
 }
 
 // factors[c]: what a mass of chunk c is multiplied by to be a share of the head's total.
@@ -84,11 +100,14 @@ void share_factors(const HeadMasses& head, std::span<float> factors) {
   }
 }
 
+// From the highest bits on; the first is the sign, the exponent and two bits of a float.
 struct Digit {
   std::uint32_t shift;
   std::uint32_t bits;
 };
 constexpr std::array<Digit, 3> kDigits = {{{21, 11}, {10, 11}, {0, 10}}};
+constexpr std::size_t kMaxDigits = std::size_t{1} << 11;
+constexpr std::size_t kFewCandidates = 128;
 
 // The k-th largest key, and how many of the keys equal to it are among the k largest.
 struct Threshold {
@@ -96,38 +115,73 @@ struct Threshold {
   std::uint32_t num_equal;
 };
 
+// By sorting: for few keys.
+Threshold threshold_of_few(std::span<std::uint32_t> keys, std::uint32_t k) {
+  const auto at = keys.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(keys.begin(), at, keys.end(), std::greater<>());
+  const std::uint32_t key = *at;
+  const auto larger =
+      std::count_if(keys.begin(), at, [key](std::uint32_t other) { return other > key; });
+  return {key, k - static_cast<std::uint32_t>(larger)};
+}
+
+// Radix selection: only keys with the right first digits stay candidates.
+// candidates: [keys.size()], scratch.
 Threshold find_threshold(std::span<const std::uint32_t> keys, std::uint32_t k,
-                         std::vector<std::uint32_t>& counts) {
-  std::uint32_t prefix = 0;
-  std::uint32_t mask = 0;
+                         std::uint32_t* candidates) {
+  std::span<const std::uint32_t> left = keys;
+  std::array<std::uint32_t, kMaxDigits> counts;
   for (const Digit& digit : kDigits) {
-    const std::uint32_t size = 1U << digit.bits;
-    counts.assign(size, 0U);
-    for (const std::uint32_t key : keys) {
-      if ((key & mask) == prefix) {
-        ++counts[key >> digit.shift & (size - 1)];
-      }
+    const std::uint32_t mask = (1U << digit.bits) - 1;
+    counts.fill(0);
+    std::uint32_t value = 0;
+    for (const std::uint32_t key : left) {
+      const std::uint32_t at = key >> digit.shift & mask;
+      ++counts[at];
+      value = std::max(value, at);
     }
-    std::uint32_t value = size - 1;
     while (counts[value] < k) {
       k -= counts[value];
       --value;
     }
-    prefix |= value << digit.shift;
-    mask |= (size - 1) << digit.shift;
-    if (counts[value] == k && digit.shift > 0) {
-      // All with this prefix: the least of them is as good a threshold.
-      std::uint32_t least = ~0U;
-      for (const std::uint32_t key : keys) {
-        least = (key & mask) == prefix && key < least ? key : least;
-      }
-      return {least, static_cast<std::uint32_t>(std::count(keys.begin(), keys.end(), least))};
+    if (digit.shift == 0) {
+      return {(left.front() & ~mask) | value, k};
+    }
+    // Without branches: which keys stay cannot be foreseen. May be in place.
+    std::size_t count = 0;
+    for (const std::uint32_t key : left) {
+      candidates[count] = key;
+      count += (key >> digit.shift & mask) == value ? 1U : 0U;
+    }
+    left = std::span(candidates, count);
+    if (count <= kFewCandidates) {
+      break;
     }
   }
-  return {prefix, k};
+  return threshold_of_few(std::span(candidates, left.size()), k);
+}
+
+void portable_top_k(const float* scores, std::size_t count, std::size_t k, std::int32_t* out,
+                    std::uint32_t* keys, std::uint32_t* other_keys) {
+  for (std::size_t i = 0; i < count; ++i) {
+    keys[i] = order_key(scores[i]);
+  }
+  Threshold threshold =
+      find_threshold(std::span(keys, count), static_cast<std::uint32_t>(k), other_keys);
+  // Without branches, as above. Exactly k are taken, so the loop ends within the scores.
+  std::size_t taken = 0;
+  for (std::size_t i = 0; taken < k; ++i) {
+    const std::uint32_t equal = keys[i] == threshold.key && threshold.num_equal > 0 ? 1 : 0;
+    threshold.num_equal -= equal;
+    out[taken] = static_cast<std::int32_t>(i);
+    taken += (keys[i] > threshold.key ? 1U : 0U) | equal;
+  }
 }
 
 }  // namespace
+
+constinit const SelectKernels kPortableSelectKernels = {set_shares, add_shares, largest_of,
+                                                        portable_top_k};
 
 SelectionShape selection_shape(const SelectionRule& rule, int position) {
   SelectionShape shape;
@@ -148,10 +202,12 @@ void block_scores(const SelectionShape& shape, std::span<const HeadMasses> heads
                   SelectorScratch& scratch) {
   const auto num_blocks = static_cast<std::size_t>(shape.num_blocks);
   const auto chunk_size = static_cast<std::size_t>(chunk_blocks);
-  scratch.scores.assign(num_blocks, 0.0F);
+  const SelectKernels& kernels = *scratch.kernels;
+  scratch.scores.resize(num_blocks);
   scratch.factors.resize((num_blocks + chunk_size - 1) / chunk_size);
   scratch.best.clear();
   const float part = 1.0F / static_cast<float>(heads.size());
+  bool is_first = true;
   for (const HeadMasses& head : heads) {
     share_factors(head, scratch.factors);
     for (std::size_t c = 0; c < scratch.factors.size(); ++c) {
@@ -160,12 +216,11 @@ void block_scores(const SelectionShape& shape, std::span<const HeadMasses> heads
       const std::size_t count = std::min(chunk_size, num_blocks - first);
       float* scores = scratch.scores.data() + first;
       const float* masses = head.masses.data() + first;
-      for (std::size_t i = 0; i < count; ++i) {
-        scores[i] += masses[i] * factor;
-      }
+      (is_first ? kernels.set_shares : kernels.add_shares)(masses, factor, scores, count);
     }
-    const int best =
-        best_block(head, scratch.factors, chunk_blocks, shape.sink_blocks, shape.recent_begin);
+    is_first = false;
+    const int best = best_block(kernels, head, scratch.factors, chunk_blocks, shape.sink_blocks,
+                                shape.recent_begin);
     if (best >= 0) {
       scratch.best.push_back(best);
     }
@@ -183,25 +238,10 @@ void top_k(std::span<const float> scores, int k, std::span<std::int32_t> out,
   if (k == 0) {
     return;
   }
-  scratch.keys.resize(scores.size());
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    scratch.keys[i] = order_key(scores[i]);
-  }
-  Threshold threshold = find_threshold(scratch.keys, static_cast<std::uint32_t>(k), scratch.counts);
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    const std::uint32_t key = scratch.keys[i];
-    if (key < threshold.key) {
-      continue;
-    }
-    if (key == threshold.key) {
-      if (threshold.num_equal == 0) {
-        continue;
-      }
-      --threshold.num_equal;
-    }
-    out[count++] = static_cast<std::int32_t>(i);
-  }
+  scratch.keys.resize(std::max(scratch.keys.size(), scores.size() + kTopKSlack));
+  scratch.candidates.resize(scratch.keys.size());
+  scratch.kernels->top_k(scores.data(), scores.size(), static_cast<std::size_t>(k), out.data(),
+                         scratch.keys.data(), scratch.candidates.data());
 }
 
 void select_blocks(const SelectionShape& shape, std::span<const HeadMasses> heads, int chunk_blocks,

@@ -13,6 +13,8 @@
 #include <span>
 #include <vector>
 
+#include "attention/select_kernels.h"
+
 namespace karez {
 
 struct SelectionRule {
@@ -45,13 +47,14 @@ struct HeadMasses {
   std::span<const float> sums;        // [num_chunks], of the chunk's masses
 };
 
-// What the functions work in; keeps its memory from call to call.
+// What the functions work in, and with which kernels; keeps its memory from call to call.
 struct SelectorScratch {
+  const SelectKernels* kernels = &kPortableSelectKernels;
   std::vector<float> scores;
   std::vector<float> factors;
   std::vector<int> best;
   std::vector<std::uint32_t> keys;
-  std::vector<std::uint32_t> counts;
+  std::vector<std::uint32_t> candidates;
 };
 
 // scores[b]: mean over the heads of block b's share of the head's mass, plus 2 for blocks that are

@@ -17,7 +17,7 @@ namespace karez {
 
 inline constexpr int kScanBlocks = 64;
 // Records that are fetched ahead of the one that is worked on.
-inline constexpr int kScanAhead = 6;
+inline constexpr int kScanAhead = 12;
 // Query vectors that are scored at once, at most.
 inline constexpr int kScanVectors = 4;
 
@@ -48,7 +48,9 @@ struct ChunkMasses {
   std::size_t reference_stride;
 };
 
-// scores: f32 [kScanVectors][kScanBlocks * 16], scratch.
+// scores: f32 [kScanVectors][kScanBlocks * 16], scratch. r2, r3: after a scan of at most
+// kScanVectors vectors, scores[v][b * 16 + token] x factors[v] are the scores of the chunk's
+// tokens.
 using ScanKernel = void (*)(const IndexQuery& query, const IndexChunk& chunk, float* scores,
                             const ChunkMasses& out);
 

@@ -1,6 +1,7 @@
 #if defined(__x86_64__)
 
 #include "attention/index_scan.h"
+#include "attention/index_summaries.h"
 #include "attention/simd_avx2.h"
 
 namespace karez {
@@ -12,6 +13,7 @@ struct Avx2Ints {
     __m256i hi;
   };
   using Sum = Words;
+  static constexpr int kBlocks = 1;
 
   static Words load(const std::byte* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
@@ -29,10 +31,12 @@ struct Avx2Ints {
   }
   static Sum clear() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   // Pairs of products are at most 2 x 7 x 127: 16 bits hold them.
-  static Sum dot(const Sum& sum, const Words& w, const std::int8_t* query) {
+  static __m256i four_of_query(const std::int8_t* query) {
     std::int32_t four;
     __builtin_memcpy(&four, query, sizeof four);
-    const __m256i q = _mm256_set1_epi32(four);
+    return _mm256_set1_epi32(four);
+  }
+  static Sum dot(const Sum& sum, const Words& w, __m256i q) {
     const __m256i ones = _mm256_set1_epi16(1);
     return {_mm256_add_epi32(sum.lo, _mm256_madd_epi16(_mm256_maddubs_epi16(w.lo, q), ones)),
             _mm256_add_epi32(sum.hi, _mm256_madd_epi16(_mm256_maddubs_epi16(w.hi, q), ones))};
@@ -47,6 +51,7 @@ struct Avx2Ints {
   static Avx2Simd::F sum_each(const Avx2Simd::F* vectors) {
     return sum_each_by_one<Avx2Simd>(vectors);
   }
+  static Avx2Simd::F exp2_of(const Avx2Simd::F& x) { return exp2_nonpositive<Avx2Simd, false>(x); }
 
  private:
   static Words masked(const Words& w, int mask) {

@@ -6,9 +6,7 @@ namespace karez {
 namespace {
 
 struct Avx512VnniInts : Avx512Ints {
-  static Sum dot(Sum sum, Words w, const std::int8_t* query) {
-    return _mm512_dpbusd_epi32(sum, w, broadcast_four(query));
-  }
+  static Sum dot(Sum sum, Words w, Words four) { return _mm512_dpbusd_epi32(sum, w, four); }
 };
 
 }  // namespace

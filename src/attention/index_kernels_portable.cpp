@@ -1,4 +1,5 @@
 #include "attention/index_scan.h"
+#include "attention/index_summaries.h"
 #include "attention/simd_portable.h"
 
 namespace karez {
@@ -13,6 +14,8 @@ struct PortableInts {
   struct Sum {
     IntQuad q[4];
   };
+
+  static constexpr int kBlocks = 1;
 
   static Words load(const std::byte* p) {
     Words out;
@@ -33,6 +36,7 @@ struct PortableInts {
     return out;
   }
   static Sum clear() { return {}; }
+  static const std::int8_t* four_of_query(const std::int8_t* query) { return query; }
   static Sum dot(const Sum& sum, const Words& w, const std::int8_t* query) {
     Sum out = sum;
     for (int i = 0; i < 4; ++i) {
@@ -63,6 +67,9 @@ struct PortableInts {
   }
   static PortableSimd::F sum_each(const PortableSimd::F* vectors) {
     return sum_each_by_one<PortableSimd>(vectors);
+  }
+  static PortableSimd::F exp2_of(const PortableSimd::F& x) {
+    return exp2_nonpositive<PortableSimd, false>(x);
   }
 
  private:

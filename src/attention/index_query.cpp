@@ -1,5 +1,9 @@
 #include "attention/index_query.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -11,8 +15,9 @@ namespace {
 
 const IndexKernels& kernels_for(CpuLevel level) {
 #if defined(__x86_64__)
+  static const bool has_vnni = __builtin_cpu_supports("avx512vnni") != 0;
   // Processors with AVX512_BF16 have VNNI, but a hypervisor may hide it.
-  if (level >= CpuLevel::kAvx512Bf16 && __builtin_cpu_supports("avx512vnni") != 0) {
+  if (level >= CpuLevel::kAvx512Bf16 && has_vnni) {
     return kAvx512VnniIndexKernels;
   }
   if (level >= CpuLevel::kAvx512) {
@@ -77,8 +82,9 @@ IndexQuery IndexQueries::view() const {
   return {head_dim_, group_, codes_.data(), factors_.data(), offsets_.data(), scaled_.data()};
 }
 
-ScanKernel scan_kernel(CpuLevel level, KeyIndexKind kind) {
-  const IndexKernels& kernels = kernels_for(level);
+namespace {
+
+ScanKernel kernel_of(const IndexKernels& kernels, KeyIndexKind kind) {
   switch (kind) {
     case KeyIndexKind::kR2:
       return kernels.r2;
@@ -90,6 +96,23 @@ ScanKernel scan_kernel(CpuLevel level, KeyIndexKind kind) {
       break;
   }
   return kernels.mean;
+}
+
+}  // namespace
+
+IndexScan::IndexScan(CpuLevel level, KeyIndexKind kind)
+    : scan_(kernel_of(kernels_for(level), kind)) {
+#if defined(__x86_64__)
+  constexpr unsigned kFlushAndZero = 0x8040;
+  control_ = _mm_getcsr();
+  _mm_setcsr(control_ | kFlushAndZero);
+#endif
+}
+
+IndexScan::~IndexScan() {
+#if defined(__x86_64__)
+  _mm_setcsr(control_);
+#endif
 }
 
 }  // namespace karez

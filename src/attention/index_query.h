@@ -4,6 +4,7 @@
 // Thread: an IndexQueries is used by one thread. Owns: its arrays.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -35,7 +36,26 @@ class IndexQueries {
   std::vector<float> scaled_;       // [group][head_dim]
 };
 
-// Requires: level <= detected_cpu_level().
-ScanKernel scan_kernel(CpuLevel level, KeyIndexKind kind);
+// Scans of one thread with the kernel of a kind, as long as it lives. Meanwhile denormals are
+// flushed: shares of far-away blocks are below the normal range, where arithmetic is slow and no
+// one cares.
+class IndexScan {
+ public:
+  // Requires: level <= detected_cpu_level().
+  IndexScan(CpuLevel level, KeyIndexKind kind);
+  ~IndexScan();
+  IndexScan(const IndexScan&) = delete;
+  IndexScan& operator=(const IndexScan&) = delete;
+
+  // scores: scratch, see ScanKernel.
+  void run(const IndexQuery& query, const IndexChunk& chunk, float* scores,
+           const ChunkMasses& out) const {
+    scan_(query, chunk, scores, out);
+  }
+
+ private:
+  ScanKernel scan_;
+  [[maybe_unused]] unsigned control_ = 0;  // of floating point, as it was before
+};
 
 }  // namespace karez

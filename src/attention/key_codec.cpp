@@ -85,27 +85,53 @@ void put_word(std::byte* line, std::size_t token, std::uint32_t word) {
   std::memcpy(line + token * sizeof word, &word, sizeof word);
 }
 
+// Four coordinates in each byte: coordinate 4 s + j of the group at bits 2 s of byte j.
+std::uint32_t low_word(const CodedToken& coded, std::size_t group) {
+  constexpr std::uint32_t kLowBits = 0x03030303U;
+  std::uint32_t low = 0;
+  for (std::size_t s = 0; s < 4; ++s) {
+    low |= (four_codes(&coded.codes[group * kGroup + 4 * s]) & kLowBits) << (2 * s);
+  }
+  return low;
+}
+
 void write_token(KeyIndexKind kind, const KeyIndexLayout& layout, std::size_t dim,
                  std::byte* record, std::size_t token, const CodedToken& coded) {
   constexpr std::size_t kLineBytes = kBlockSize * sizeof(std::uint32_t);
-  constexpr std::uint32_t kLowBits = 0x03030303U;
   constexpr std::uint32_t kOneBit = 0x01010101U;
   std::uint32_t high = 0;
   for (std::size_t g = 0; g < dim / kGroup; ++g) {
-    std::uint32_t low = 0;
+    put_word(record + g * kLineBytes, token, low_word(coded, g));
+    if (kind != KeyIndexKind::kR3) {
+      continue;
+    }
     for (std::size_t s = 0; s < 4; ++s) {
       const std::uint32_t codes = four_codes(&coded.codes[g * kGroup + 4 * s]);
-      low |= (codes & kLowBits) << (2 * s);
       high |= (codes >> 2 & kOneBit) << (4 * (g % 2) + s);
     }
-    put_word(record + g * kLineBytes, token, low);
-    if (kind == KeyIndexKind::kR3 && (g % 2 == 1 || (g + 1) * kGroup == dim)) {
+    if (g % 2 == 1 || (g + 1) * kGroup == dim) {
       put_word(record + layout.high_bits_offset + g / 2 * kLineBytes, token, high);
       high = 0;
     }
   }
   const std::uint16_t scale = to_bf16(coded.scale);
   std::memcpy(record + layout.scales_offset + token * sizeof scale, &scale, sizeof scale);
+}
+
+// x: the key or a mean of keys, centred; it is rotated in place.
+void code_key(KeyIndexKind kind, std::span<float> x, CodedToken& out) {
+  rotate_key(x);
+  const float mean_square =
+      sum_of(x.size(), [&x](std::size_t j) { return x[j] * x[j]; }) / static_cast<float>(x.size());
+  const float rms = std::sqrt(mean_square);
+  if (kind == KeyIndexKind::kR3) {
+    code_token<4>(x, kStep3 * rms, out);
+  } else {
+    code_token<2>(x, kStep2 * rms, out);
+  }
+  if (!std::isfinite(out.scale)) {
+    out.scale = 0.0F;
+  }
 }
 
 float stored_key(KvType type, const BlockLayout& layout, const std::byte* slot, int t, int i) {
@@ -141,19 +167,32 @@ void index_tokens(KeyIndexKind kind, int head_dim, std::byte* record, int first_
         x[j] = key[j] - centre[j];
       }
     }
-    rotate_key(x);
-    const float rms = std::sqrt(sum_of(dim, [&x](std::size_t j) { return x[j] * x[j]; }) /
-                                static_cast<float>(dim));
-    if (kind == KeyIndexKind::kR2) {
-      code_token<2>(x, kStep2 * rms, coded);
-    } else {
-      code_token<4>(x, kStep3 * rms, coded);
-    }
-    if (!std::isfinite(coded.scale)) {
-      coded.scale = 0.0F;
-    }
+    code_key(kind, x, coded);
     write_token(kind, layout, dim, record, static_cast<std::size_t>(first_token + i), coded);
   }
+}
+
+void index_mean(int head_dim, std::byte* coarse_record, KvType type, const std::byte* slot,
+                const float* centre) {
+  const auto dim = static_cast<std::size_t>(head_dim);
+  alignas(64) std::array<float, std::size_t{kBlockSize} * kMaxDim> keys;
+  load_block_keys(type, head_dim, slot, keys.data());
+  alignas(64) std::array<float, kMaxDim> buffer;
+  const std::span<float> x(buffer.data(), dim);
+  for (std::size_t i = 0; i < dim; ++i) {
+    float sum = 0.0F;
+    for (std::size_t t = 0; t < std::size_t{kBlockSize}; ++t) {
+      sum += keys[t * dim + i];
+    }
+    x[i] = sum / static_cast<float>(kBlockSize) - (centre == nullptr ? 0.0F : centre[i]);
+  }
+  CodedToken coded;
+  code_key(KeyIndexKind::kR2, x, coded);
+  for (std::size_t g = 0; g < dim / kGroup; ++g) {
+    put_word(coarse_record, g, low_word(coded, g));
+  }
+  const std::uint16_t scale = to_bf16(coded.scale);
+  std::memcpy(coarse_record + dim / kGroup * sizeof(std::uint32_t), &scale, sizeof scale);
 }
 
 void index_block(KeyIndexKind kind, int head_dim, std::byte* record, KvType type,

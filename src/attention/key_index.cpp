@@ -48,7 +48,7 @@ std::vector<BlockIdRange> block_id_ranges(const KVCacheSpec& spec, std::int64_t 
 
 Expected<KeyIndex> KeyIndex::create(const KVCacheSpec& spec, KeyIndexKind kind,
                                     std::span<const BlockIdRange> ranges,
-                                    std::vector<float> centres) {
+                                    std::vector<float> centres, int two_level_blocks) {
   const std::size_t centre_floats = static_cast<std::size_t>(spec.num_layers) *
                                     static_cast<std::size_t>(spec.num_kv_heads) *
                                     static_cast<std::size_t>(spec.head_dim);
@@ -66,9 +66,14 @@ Expected<KeyIndex> KeyIndex::create(const KVCacheSpec& spec, KeyIndexKind kind,
     if (groups[g].window > 0) {
       continue;
     }
+    const std::size_t num_records = ranges[g].count * static_cast<std::size_t>(spec.num_kv_heads);
+    const bool has_coarse =
+        codes_tokens(kind) && ranges[g].count > static_cast<std::size_t>(two_level_blocks);
     for (const int layer : groups[g].layers) {
-      layers[static_cast<std::size_t>(layer)] = {true, ranges[g], bytes};
-      bytes += ranges[g].count * static_cast<std::size_t>(spec.num_kv_heads) * record_bytes;
+      Layer& place = layers[static_cast<std::size_t>(layer)];
+      place = {true, ranges[g], bytes, has_coarse, bytes + num_records * record_bytes};
+      bytes += num_records * record_bytes;
+      bytes += has_coarse ? num_records * coarse_record_bytes(spec.head_dim) : 0;
     }
   }
   // An arena is never empty; a model of windows only has an index of nothing.
@@ -101,6 +106,8 @@ KeyIndexView KeyIndex::view(int layer) const {
   return {kind_,
           arena_.bytes().data() + place.first_byte,
           key_index_block_bytes(kind_, head_dim_),
+          place.has_coarse ? arena_.bytes().data() + place.first_coarse_byte : nullptr,
+          coarse_record_bytes(head_dim_),
           place.range.first,
           place.range.count,
           centres};
@@ -117,6 +124,10 @@ void KeyIndex::copy_block(BlockId from, BlockId to) {
     for (int head = 0; head < num_kv_heads_; ++head) {
       std::memcpy(records.record(head, to), records.record(head, from),
                   key_index_block_bytes(kind_, head_dim_));
+      if (records.has_coarse()) {
+        std::memcpy(records.coarse_record(head, to), records.coarse_record(head, from),
+                    coarse_record_bytes(head_dim_));
+      }
     }
   }
 }

@@ -15,6 +15,12 @@
 //   minmax   bf16 [d] least, bf16 [d] largest
 //   mean     bf16 [d]
 //
+// An index of codes that is large enough for a sequence of more than kTwoLevelBlocks blocks also
+// has a *coarse* record for each complete block, from which blocks are chosen whose records are
+// worth reading (coarse_scan.h): the mean of its keys, coded like one token of r2,
+//
+//   coarse   codes u32 [d/16], scale bf16
+//
 // One 64-byte line of codes is 16 tokens x 16 coordinates: after a shift and a mask each 32-bit
 // lane holds four codes of one token, which an 8-bit dot product multiplies with four of the query.
 //
@@ -53,6 +59,13 @@ constexpr bool codes_tokens(KeyIndexKind kind) {
 // Subtracted from a code, gives its level in units of the step.
 constexpr float code_offset(KeyIndexKind kind) { return kind == KeyIndexKind::kR3 ? 3.5F : 1.5F; }
 
+// Contexts of more blocks are scanned in two levels.
+inline constexpr int kTwoLevelBlocks = 65536 / kBlockSize;
+
+constexpr std::size_t coarse_record_bytes(int head_dim) {
+  return static_cast<std::size_t>(head_dim) / 16 * sizeof(std::uint32_t) + sizeof(std::uint16_t);
+}
+
 // Where the parts of a record lie.
 struct KeyIndexLayout {
   std::size_t high_bits_offset;  // r3 only
@@ -88,11 +101,15 @@ constexpr std::size_t key_index_block_bytes(KeyIndexKind kind, int head_dim) {
 class KeyIndexView {
  public:
   KeyIndexView() = default;
-  KeyIndexView(KeyIndexKind kind, std::byte* base, std::size_t record_bytes, std::uint32_t first_id,
-               std::size_t num_blocks, const float* centres)
+  // coarse: null if there are no such records.
+  KeyIndexView(KeyIndexKind kind, std::byte* base, std::size_t record_bytes, std::byte* coarse,
+               std::size_t coarse_bytes, std::uint32_t first_id, std::size_t num_blocks,
+               const float* centres)
       : kind_(kind),
         base_(base),
         record_bytes_(record_bytes),
+        coarse_(coarse),
+        coarse_bytes_(coarse_bytes),
         first_id_(first_id),
         num_blocks_(num_blocks),
         centres_(centres) {}
@@ -100,16 +117,25 @@ class KeyIndexView {
   bool is_none() const { return base_ == nullptr; }
   KeyIndexKind kind() const { return kind_; }
   std::byte* record(int kv_head, BlockId block) const {
-    return base_ + record_bytes_ * (static_cast<std::size_t>(kv_head) * num_blocks_ +
-                                    (block.value - first_id_));
+    return base_ + record_bytes_ * place(kv_head, block);
+  }
+  bool has_coarse() const { return coarse_ != nullptr; }
+  std::byte* coarse_record(int kv_head, BlockId block) const {
+    return coarse_ + coarse_bytes_ * place(kv_head, block);
   }
   // f32 [num_kv_heads][head_dim]; null: all zero.
   const float* centres() const { return centres_; }
 
  private:
+  std::size_t place(int kv_head, BlockId block) const {
+    return static_cast<std::size_t>(kv_head) * num_blocks_ + (block.value - first_id_);
+  }
+
   KeyIndexKind kind_ = KeyIndexKind::kR2;
   std::byte* base_ = nullptr;  // [num_kv_heads][num_blocks][record_bytes]
   std::size_t record_bytes_ = 0;
+  std::byte* coarse_ = nullptr;  // [num_kv_heads][num_blocks][coarse_bytes]
+  std::size_t coarse_bytes_ = 0;
   std::uint32_t first_id_ = 0;
   std::size_t num_blocks_ = 0;
   const float* centres_ = nullptr;
@@ -126,11 +152,13 @@ std::vector<BlockIdRange> block_id_ranges(const KVCacheSpec& spec, std::int64_t 
 class KeyIndex {
  public:
   // ranges: [num_layer_groups]. centres: f32 [num_layers][num_kv_heads][head_dim], or empty for
-  // zeros. Records become resident when first written.
+  // zeros. Records become resident when first written. two_level_blocks: coarse records are there
+  // for layers of more blocks than that.
   // Fails: kInvalidArgument if centres has another size; as Arena::create().
   static Expected<KeyIndex> create(const KVCacheSpec& spec, KeyIndexKind kind,
                                    std::span<const BlockIdRange> ranges,
-                                   std::vector<float> centres = {});
+                                   std::vector<float> centres = {},
+                                   int two_level_blocks = kTwoLevelBlocks);
 
   KeyIndexKind kind() const { return kind_; }
   // None for a layer with a sliding window.
@@ -145,6 +173,8 @@ class KeyIndex {
     bool has_index = false;
     BlockIdRange range;
     std::size_t first_byte = 0;
+    bool has_coarse = false;
+    std::size_t first_coarse_byte = 0;
   };
   KeyIndex(const KVCacheSpec& spec, KeyIndexKind kind, std::vector<Layer> layers, Arena arena,
            std::vector<float> centres);
@@ -162,6 +192,11 @@ class KeyIndex {
 // centre. Requires: codes_tokens(kind).
 void index_tokens(KeyIndexKind kind, int head_dim, std::byte* record, int first_token,
                   int num_tokens, TokenRows keys, const float* centre);
+
+// The coarse record of a complete block from its keys as they are stored. centre: [head_dim] or
+// null.
+void index_mean(int head_dim, std::byte* coarse_record, KvType type, const std::byte* slot,
+                const float* centre);
 
 // Summarises the keys of a complete block as they are stored. Requires: !codes_tokens(kind).
 void index_block(KeyIndexKind kind, int head_dim, std::byte* record, KvType type,

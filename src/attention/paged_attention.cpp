@@ -12,6 +12,7 @@
 
 #include "attention/attention_scratch.h"
 #include "attention/block_store.h"
+#include "attention/coarse_scan.h"
 #include "attention/kernel_table.h"
 #include "attention/work_plan.h"
 #include "base/check.h"
@@ -211,14 +212,20 @@ class CpuPagedAttention final : public PagedAttention {
     return plan_of(layer).blocks_read * static_cast<std::int64_t>(layout_.slot_bytes);
   }
   std::int64_t planned_index_bytes(int layer) const override {
-    std::int64_t blocks = 0;
+    std::int64_t bytes = 0;
     if (is_sparse(layer)) {
+      const auto record_bytes =
+          static_cast<std::int64_t>(key_index_block_bytes(sparse_.block_index, head_dim_));
+      const auto coarse_bytes = static_cast<std::int64_t>(coarse_record_bytes(head_dim_));
       for (const SparseRow& row : selector_.rows()) {
-        blocks += row.shape.num_blocks;
+        const SelectionShape scanned = scanned_shape(row.shape, sparse_);
+        bytes += scanned.num_blocks * record_bytes;
+        if (sparse_.is_two_level(row.shape.num_blocks)) {
+          bytes += row.shape.recent_begin * coarse_bytes;
+        }
       }
     }
-    return blocks * num_kv_heads_ *
-           static_cast<std::int64_t>(key_index_block_bytes(sparse_.block_index, head_dim_));
+    return bytes * num_kv_heads_;
   }
 
   std::vector<RecallSample> take_recall() override {
@@ -264,6 +271,9 @@ class CpuPagedAttention final : public PagedAttention {
       const float* centre =
           index.centres() == nullptr ? nullptr : index.centres() + head * head_dim_;
       index_tokens(index.kind(), head_dim_, record, run.first_token, run.num_tokens, keys, centre);
+      if (index.has_coarse() && run.first_token + run.num_tokens == kBlockSize) {
+        index_mean(head_dim_, index.coarse_record(head, block), type_, slot, centre);
+      }
     } else if (run.first_token + run.num_tokens == kBlockSize) {
       index_block(index.kind(), head_dim_, record, type_, slot);
     }

@@ -5,11 +5,8 @@
 #include <cmath>
 #include <utility>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include "attention/attention_scratch.h"
+#include "attention/coarse_scan.h"
 #include "attention/index_query.h"
 #include "base/check.h"
 
@@ -19,32 +16,13 @@ namespace {
 // With at least this many selections for each thread none is split.
 constexpr int kJobsPerThread = 4;
 
-// Shares of far-away blocks are below the normal range, where arithmetic is slow and no one cares.
-class FlushDenormals {
- public:
-#if defined(__x86_64__)
-  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kFlushAndZero); }
-  ~FlushDenormals() { _mm_setcsr(saved_); }
-
- private:
-  static constexpr unsigned kFlushAndZero = 0x8040;
-  unsigned saved_;
-#else
-  FlushDenormals() = default;
-  ~FlushDenormals() {}
-
- public:
-#endif
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-};
-
 // One list of blocks to be made.
 struct SelectJob {
   int row;  // among the sparse rows
   int kv_head;
   int num_kv_heads;
-  int num_chunks;
+  SelectionShape scanned;  // of the blocks whose records are read
+  int num_chunks;          // of these
   std::size_t first_mass;  // masses f32 [num_vectors][mass_stride]
   std::size_t mass_stride;
   std::size_t first_reference;  // references and sums, f32 [num_vectors][num_chunks] each
@@ -53,8 +31,10 @@ struct SelectJob {
 struct ScanItem {
   int job;
   int kv_head;
-  int chunk;  // -1: all
+  int chunk;  // or one of these
 };
+constexpr int kAllChunks = -1;  // of the KV head
+constexpr int kWholeJob = -2;   // of all its KV heads, in two levels
 
 // Padded, because threads write to neighbours at once.
 struct alignas(kCacheLineBytes) Counter {
@@ -67,6 +47,7 @@ struct Scratch {
   std::vector<HeadMasses> heads;
   SelectorScratch selector;
   IndexChunk chunk{};
+  CoarseScan coarse;
 };
 
 }  // namespace
@@ -101,7 +82,9 @@ struct RowSelector::Impl {
            std::vector<float>(std::size_t{kScanVectors} * std::size_t{kScanBlocks} * kBlockSize),
            {},
            {},
-           {}});
+           {},
+           CoarseScan(shape.head_dim)});
+      scratch.back().selector.kernels = &select_kernels(shape.cpu_level);
     }
   }
 
@@ -120,8 +103,9 @@ struct RowSelector::Impl {
       job.row = row_index;
       job.kv_head = head;
       job.num_kv_heads = heads_of_job;
-      job.num_chunks = (row.shape.num_blocks + kScanBlocks - 1) / kScanBlocks;
-      job.mass_stride = static_cast<std::size_t>((row.shape.num_blocks + kLanes - 1) / kLanes) *
+      job.scanned = scanned_shape(row.shape, options);
+      job.num_chunks = (job.scanned.num_blocks + kScanBlocks - 1) / kScanBlocks;
+      job.mass_stride = static_cast<std::size_t>((job.scanned.num_blocks + kLanes - 1) / kLanes) *
                         std::size_t{kLanes};
       job.first_mass = num_masses;
       job.first_reference = num_references;
@@ -129,9 +113,13 @@ struct RowSelector::Impl {
       num_references += num_vectors(job) * static_cast<std::size_t>(job.num_chunks);
       const int index = static_cast<int>(jobs.size());
       jobs.push_back(job);
+      if (options.is_two_level(row.shape.num_blocks)) {
+        items.push_back({index, head, kWholeJob});
+        continue;
+      }
       for (int h = head; h < head + heads_of_job; ++h) {
         if (!split) {
-          items.push_back({index, h, -1});
+          items.push_back({index, h, kAllChunks});
           continue;
         }
         for (int chunk = 0; chunk < job.num_chunks; ++chunk) {
@@ -141,8 +129,11 @@ struct RowSelector::Impl {
     }
   }
 
-  int items_of_job(const SelectJob& job, bool whole) const {
-    return job.num_kv_heads * (whole ? 1 : job.num_chunks);
+  int items_of_job(const SelectJob& job, int chunk) const {
+    if (chunk == kWholeJob) {
+      return 1;
+    }
+    return job.num_kv_heads * (chunk == kAllChunks ? 1 : job.num_chunks);
   }
 
   // The query heads of one KV head, f32 [group][head_dim].
@@ -152,27 +143,48 @@ struct RowSelector::Impl {
     return queries.data + static_cast<std::size_t>(rows.first_row + row.row) * queries.row_stride +
            static_cast<std::size_t>(kv_head * shape.group * shape.head_dim);
   }
-  void scan(const SelectJob& job, int kv_head, int chunk, const KeyIndexView& index, Scratch& s);
-  void make_list(const SelectJob& job, Scratch& s);
+  BlockTableView table_of(const SelectJob& job) const {
+    return sequences[static_cast<std::size_t>(row_of(job).sequence)].tables[table_group];
+  }
+
+  // list: positions of the blocks to scan; empty: all.
+  void scan_head(const IndexScan& index_scan, const SelectJob& job, int kv_head, int begin_chunk,
+                 int end_chunk, const KeyIndexView& index, RowsView queries_view,
+                 std::span<const std::int32_t> list, Scratch& s);
+  void scan(const IndexScan& index_scan, const SelectJob& job, int kv_head, int chunk,
+            const KeyIndexView& index, std::span<const std::int32_t> list, Scratch& s);
+  void make_list(const SelectJob& job, std::span<const std::int32_t> list, Scratch& s);
+  void run_two_levels(const IndexScan& index_scan, const SelectJob& job, const KeyIndexView& index,
+                      RowsView queries, Scratch& s);
 };
 
-void RowSelector::Impl::scan(const SelectJob& job, int kv_head, int chunk,
-                             const KeyIndexView& index, Scratch& s) {
-  const SparseRow& row = row_of(job);
-  const BlockTableView table =
-      sequences[static_cast<std::size_t>(row.sequence)].tables[table_group];
+void RowSelector::Impl::scan_head(const IndexScan& index_scan, const SelectJob& job, int kv_head,
+                                  int begin_chunk, int end_chunk, const KeyIndexView& index,
+                                  RowsView queries, std::span<const std::int32_t> list,
+                                  Scratch& s) {
+  s.queries.prepare(index.kind(), queries_of(job, kv_head, queries), shape.score_scale);
+  for (int chunk = begin_chunk; chunk < end_chunk; ++chunk) {
+    scan(index_scan, job, kv_head, chunk, index, list, s);
+  }
+}
+
+void RowSelector::Impl::scan(const IndexScan& index_scan, const SelectJob& job, int kv_head,
+                             int chunk, const KeyIndexView& index,
+                             std::span<const std::int32_t> list, Scratch& s) {
+  const BlockTableView table = table_of(job);
+  const int num_blocks = job.scanned.num_blocks;
   const int first = chunk * kScanBlocks;
   IndexChunk& blocks = s.chunk;
-  blocks.num_blocks = std::min(kScanBlocks, row.shape.num_blocks - first);
-  blocks.num_records = std::min(kScanBlocks + kScanAhead, row.shape.num_blocks - first);
+  blocks.num_blocks = std::min(kScanBlocks, num_blocks - first);
+  blocks.num_records = std::min(kScanBlocks + kScanAhead, num_blocks - first);
   for (int b = 0; b < blocks.num_records; ++b) {
-    const BlockId block = table[static_cast<std::size_t>(first + b)];
+    const auto at = static_cast<std::size_t>(first + b);
+    const BlockId block = table[list.empty() ? at : static_cast<std::size_t>(list[at])];
     KAREZ_DCHECK(!block.is_none(), "a block of the context is not in the table");
     blocks.records[b] = index.record(kv_head, block);
   }
-  blocks.last_tokens = first + blocks.num_blocks == row.shape.num_blocks
-                           ? row.position % kBlockSize + 1
-                           : kBlockSize;
+  blocks.last_tokens =
+      first + blocks.num_blocks == num_blocks ? row_of(job).position % kBlockSize + 1 : kBlockSize;
   const auto vector = static_cast<std::size_t>((kv_head - job.kv_head) * shape.group);
   const auto num_chunks = static_cast<std::size_t>(job.num_chunks);
   const std::size_t reference =
@@ -180,23 +192,45 @@ void RowSelector::Impl::scan(const SelectJob& job, int kv_head, int chunk,
   const ChunkMasses out{
       masses.data() + job.first_mass + vector * job.mass_stride + static_cast<std::size_t>(first),
       job.mass_stride, references.data() + reference, sums.data() + reference, num_chunks};
-  scan_kernel(shape.cpu_level, index.kind())(s.queries.view(), blocks, s.scores.data(), out);
+  index_scan.run(s.queries.view(), blocks, s.scores.data(), out);
 }
 
-void RowSelector::Impl::make_list(const SelectJob& job, Scratch& s) {
-  const SparseRow& row = row_of(job);
+void RowSelector::Impl::make_list(const SelectJob& job, std::span<const std::int32_t> list,
+                                  Scratch& s) {
   const auto num_chunks = static_cast<std::size_t>(job.num_chunks);
+  const auto num_blocks = static_cast<std::size_t>(job.scanned.num_blocks);
   s.heads.clear();
   for (std::size_t v = 0; v < num_vectors(job); ++v) {
     const std::size_t reference = job.first_reference + v * num_chunks;
-    s.heads.push_back({std::span(masses).subspan(job.first_mass + v * job.mass_stride,
-                                                 static_cast<std::size_t>(row.shape.num_blocks)),
+    s.heads.push_back({std::span(masses).subspan(job.first_mass + v * job.mass_stride, num_blocks),
                        std::span(references).subspan(reference, num_chunks),
                        std::span(sums).subspan(reference, num_chunks)});
   }
-  select_blocks(row.shape, s.heads, kScanBlocks, s.selector,
-                std::span(lists).subspan(row.list_of_head(job.kv_head),
-                                         static_cast<std::size_t>(row.shape.num_selected())));
+  const auto out = std::span(lists).subspan(row_of(job).list_of_head(job.kv_head),
+                                            static_cast<std::size_t>(job.scanned.num_selected()));
+  select_blocks(job.scanned, s.heads, kScanBlocks, s.selector, out);
+  if (!list.empty()) {
+    for (std::int32_t& block : out) {
+      block = list[static_cast<std::size_t>(block)];
+    }
+  }
+}
+
+void RowSelector::Impl::run_two_levels(const IndexScan& index_scan, const SelectJob& job,
+                                       const KeyIndexView& index, RowsView queries, Scratch& s) {
+  s.coarse.start(row_of(job).shape);
+  {
+    const IndexScan coarse_scan(shape.cpu_level, KeyIndexKind::kR2);
+    for (int head = job.kv_head; head < job.kv_head + job.num_kv_heads; ++head) {
+      s.queries.prepare(KeyIndexKind::kR2, queries_of(job, head, queries), shape.score_scale);
+      s.coarse.add_head(coarse_scan, s.queries.view(), index, head, table_of(job), s.scores);
+    }
+  }
+  const std::span<const std::int32_t> list = s.coarse.list(job.scanned, s.selector);
+  for (int head = job.kv_head; head < job.kv_head + job.num_kv_heads; ++head) {
+    scan_head(index_scan, job, head, 0, job.num_chunks, index, queries, list, s);
+  }
+  make_list(job, list, s);
 }
 
 RowSelector::RowSelector(const SelectorShape& shape, const SparseOptions& options)
@@ -222,13 +256,14 @@ void RowSelector::plan(std::span<const SequenceRows> sequences, std::size_t tabl
     self.add_jobs(row, split, num_masses, num_references);
   }
   // Long contexts first, so that no thread begins one at the end.
-  std::stable_sort(
-      self.items.begin(), self.items.end(), [&self](const ScanItem& a, const ScanItem& b) {
-        const auto chunks = [&self](const ScanItem& item) {
-          return item.chunk < 0 ? self.jobs[static_cast<std::size_t>(item.job)].num_chunks : 1;
-        };
-        return chunks(a) > chunks(b);
-      });
+  std::stable_sort(self.items.begin(), self.items.end(),
+                   [&self](const ScanItem& a, const ScanItem& b) {
+                     const auto chunks = [&self](const ScanItem& item) {
+                       const SelectJob& job = self.jobs[static_cast<std::size_t>(item.job)];
+                       return item.chunk < 0 ? job.num_chunks : 1;
+                     };
+                     return chunks(a) > chunks(b);
+                   });
   const auto grow = [](auto& buffer, std::size_t size) {
     if (buffer.size() < size) {
       buffer.resize(size);
@@ -262,7 +297,7 @@ bool RowSelector::run(int layer, const KeyIndexView& index, RowsView queries, in
   Scratch& s = self.scratch[static_cast<std::size_t>(thread)];
   auto& next = self.next_item[static_cast<std::size_t>(layer)].value;
   auto& finished_jobs = self.finished_jobs[static_cast<std::size_t>(layer)].value;
-  const FlushDenormals flush;
+  const IndexScan index_scan(self.shape.cpu_level, index.kind());
   bool is_last_job = false;
   while (true) {
     const auto claimed = static_cast<std::size_t>(next.fetch_add(1, std::memory_order_relaxed));
@@ -271,22 +306,23 @@ bool RowSelector::run(int layer, const KeyIndexView& index, RowsView queries, in
     }
     const ScanItem& item = self.items[claimed];
     const SelectJob& job = self.jobs[static_cast<std::size_t>(item.job)];
-    s.queries.prepare(index.kind(), self.queries_of(job, item.kv_head, queries),
-                      self.shape.score_scale);
-    const int begin = item.chunk < 0 ? 0 : item.chunk;
-    const int end = item.chunk < 0 ? job.num_chunks : item.chunk + 1;
-    for (int chunk = begin; chunk < end; ++chunk) {
-      self.scan(job, item.kv_head, chunk, index, s);
+    if (item.chunk == kWholeJob) {
+      self.run_two_levels(index_scan, job, index, queries, s);
+    } else {
+      const int begin = item.chunk < 0 ? 0 : item.chunk;
+      const int end = item.chunk < 0 ? job.num_chunks : item.chunk + 1;
+      self.scan_head(index_scan, job, item.kv_head, begin, end, index, queries, {}, s);
     }
     // Whoever finishes a job's last item sees the masses of the others, and readies the counter for
     // the next layer.
     auto& finished = self.finished_items[static_cast<std::size_t>(item.job)].value;
-    if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 <
-        self.items_of_job(job, item.chunk < 0)) {
+    if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 < self.items_of_job(job, item.chunk)) {
       continue;
     }
     finished.store(0, std::memory_order_relaxed);
-    self.make_list(job, s);
+    if (item.chunk != kWholeJob) {
+      self.make_list(job, {}, s);
+    }
     if (finished_jobs.fetch_add(1, std::memory_order_acq_rel) + 1 ==
         static_cast<int>(self.jobs.size())) {
       is_last_job = true;

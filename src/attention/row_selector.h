@@ -2,10 +2,11 @@
 //
 // The scan of one (row, KV head) is cut into chunks of kScanBlocks blocks at fixed positions, so
 // that its results do not depend on who scans what. With few rows each chunk is an item of its own;
-// whoever finishes the last chunk of a selection makes it.
-// Thread: plan() by one thread while no other call runs; run() by all threads at once, without
-// locks; lists are stable from the end of run() until the next run() or plan().
-// Owns: masses of one layer and lists of one layer, sized by plan().
+// whoever finishes the last chunk of a selection makes it. Contexts of more than
+// SparseOptions::two_level_blocks blocks are scanned in two levels (coarse_scan.h), each selection
+// by one thread. Thread: plan() by one thread while no other call runs; run() by all threads at
+// once, without locks; lists are stable from the end of run() until the next run() or plan(). Owns:
+// masses of one layer and lists of one layer, sized by plan().
 #pragma once
 
 #include <atomic>

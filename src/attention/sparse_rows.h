@@ -28,9 +28,13 @@ struct SparseOptions {
   int dense_layers = 0;     // so many first layers attend to everything
   KeyIndexKind block_index = KeyIndexKind::kR2;
   SelectPer select_per = SelectPer::kHead;
+  int two_level_blocks = kTwoLevelBlocks;  // rows of more blocks: coarse_scan.h
   int recall_stride = 0;  // measure rows at multiples of it, slowly; 0: none; see take_recall()
 
   bool is_on() const { return token_budget > 0; }
+  bool is_two_level(int num_blocks) const {
+    return codes_tokens(block_index) && num_blocks > two_level_blocks;
+  }
   SelectionRule rule() const { return {token_budget, recent_window, sink_tokens}; }
 };
 

@@ -180,6 +180,11 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                    "Repetitions of the prompt (1)")
       ->check(CLI::Range(1, kMaxSteps));
   bench
+      ->add_option("-c,--ctx-size", options.context_tokens,
+                   "Limit of a sequence; beyond what the model was trained for only speed counts "
+                   "(the model's)")
+      ->check(CLI::Range(2, kMaxDepth + kMaxSteps));
+  bench
       ->add_option("--ubatch-size", options.step_tokens,
                    "Prompt tokens computed at once (-ub; 512)")
       ->check(CLI::Range(1, kMaxDepth));

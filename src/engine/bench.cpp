@@ -41,14 +41,21 @@ std::string cpu_name() {
   return "unknown processor";
 }
 
-Expected<void> check_shape(const BenchShape& shape, const ModelConfig& config) {
+int context_of(const BenchOptions& options, const ModelConfig& config) {
+  return options.context_tokens > 0 ? options.context_tokens : config.context_length;
+}
+
+Expected<void> check_shape(const BenchOptions& options, const ModelConfig& config) {
+  const BenchShape& shape = options.shape;
   const int needed = shape.max_depth() + shape.generate_tokens;
-  if (needed > config.context_length) {
+  const int context = context_of(options, config);
+  if (needed > context) {
     return fail(StatusCode::kInvalidArgument,
-                fmt::format("depth {} and {} generated tokens need a context of {} tokens; the "
-                            "model has {}: the largest depth is {}",
-                            shape.max_depth(), shape.generate_tokens, needed, config.context_length,
-                            std::max(0, config.context_length - shape.generate_tokens)));
+                fmt::format("depth {} and {} generated tokens need a context of {} tokens; it is "
+                            "{}{}: the largest depth is {}",
+                            shape.max_depth(), shape.generate_tokens, needed, context,
+                            options.context_tokens > 0 ? "" : ", that of the model (--ctx-size)",
+                            std::max(0, context - shape.generate_tokens)));
   }
   return {};
 }
@@ -167,7 +174,7 @@ class Bench {
     if (!config) {
       return fail(config.error());
     }
-    if (auto fits = check_shape(options_.shape, *config); !fits) {
+    if (auto fits = check_shape(options_, *config); !fits) {
       return fits;
     }
     for (const KvType type : options_.kv_types) {
@@ -185,6 +192,9 @@ class Bench {
       return fail(tokens.error());
     }
     tokens_ = std::move(*tokens);
+    if (options_.shape.max_depth() + options_.shape.generate_tokens > config->context_length) {
+      report_.exceeded_context_tokens = config->context_length;
+    }
     report_.cpu_name = cpu_name();
     report_.cpu_level = to_string(detected_cpu_level());
     report_.seed = options_.seed;

@@ -23,6 +23,8 @@ struct BenchOptions {
   std::vector<int> token_budgets;  // and sparse decode at each of these
   SparseOptions sparse;            // of sparse decode, but for the budget
   int num_threads = 1;
+  int context_tokens = 0;          // limit of a sequence; 0: the model's. More than that is for
+                                   // measuring speed: what the model says there is worth little
   int step_tokens = 512;           // tokens of a prompt computed at once
   std::int64_t kv_fast_bytes = 0;  // cap of the KV store; 0: what the run needs
   HomeOptions home;                // below it; then the cap may be less than the run needs
@@ -33,7 +35,7 @@ struct BenchOptions {
   std::string prompt_text;  // UTF-8
 };
 
-// Fails: kInvalidArgument for a depth beyond the model's context or a prompt text that is too
+// Fails: kInvalidArgument for a depth beyond the context or a prompt text that is too
 // short; kResourceExhausted for a cap that is too small; both with the figures that are needed.
 // Else as load_model() and LlamaReference::load().
 Expected<BenchReport> run_bench(const BenchOptions& options, const BenchProgress& progress);

@@ -99,6 +99,9 @@ nlohmann::json to_json(const BenchReport& report) {
                      {"read_bandwidth_bytes_per_second", report.read_bandwidth_bytes_per_second}};
   json["seed"] = report.seed;
   json["tokens_from"] = report.tokens_from;
+  if (report.exceeded_context_tokens > 0) {
+    json["exceeded_context_tokens"] = report.exceeded_context_tokens;
+  }
   if (!report.peer_settings.empty()) {
     json["peer_settings"] = report.peer_settings;
     json["peer_candidates"] = nlohmann::json::array();
@@ -119,6 +122,12 @@ std::string to_table(const BenchReport& report) {
   fmt::format_to(out, "{}, attention kernels {}, memory read bandwidth {:.1f} GB/s, tokens {}\n",
                  report.cpu_name, report.cpu_level, report.read_bandwidth_bytes_per_second / 1e9,
                  report.tokens_from);
+  if (report.exceeded_context_tokens > 0) {
+    fmt::format_to(out,
+                   "the model was trained for {} tokens: figures beyond are of speed, and nothing "
+                   "is said about what it would answer\n",
+                   report.exceeded_context_tokens);
+  }
   for (const BenchPeerCandidate& candidate : report.peer_candidates) {
     fmt::format_to(out, "llama.cpp {:<32} prefill {:>8.1f} tok/s, decode {:>7.1f} tok/s{}\n",
                    candidate.settings, candidate.prefill_tokens_per_second,

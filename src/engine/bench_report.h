@@ -71,7 +71,8 @@ struct BenchReport {
   std::string cpu_level;                       // of our attention kernels
   double read_bandwidth_bytes_per_second = 0;  // median of the runs'; with `threads` threads
   std::uint64_t seed = 0;
-  std::string tokens_from;  // "pseudo-random" or the prompt file
+  std::string tokens_from;          // "pseudo-random" or the prompt file
+  int exceeded_context_tokens = 0;  // the model's own, if a depth is beyond it
   std::string peer_settings;
   std::vector<BenchPeerCandidate> peer_candidates;
   std::vector<BenchRun> runs;

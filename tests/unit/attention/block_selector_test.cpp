@@ -16,12 +16,45 @@ namespace {
 
 using testing::ElementsAre;
 
-std::vector<std::int32_t> chosen(const std::vector<float>& scores, int k) {
-  SelectorScratch scratch;
-  std::vector<std::int32_t> out(static_cast<std::size_t>(k));
-  top_k(scores, k, out, scratch);
-  return out;
+// What run(scratch) gives with the kernels of all CPU levels, which must be the same.
+template <class Run>
+std::vector<std::int32_t> on_all_levels(const Run& run) {
+  std::vector<std::int32_t> expected;
+  for (const CpuLevel level : supported_cpu_levels()) {
+    SelectorScratch scratch;
+    scratch.kernels = &select_kernels(level);
+    std::vector<std::int32_t> out = run(scratch);
+    if (level == CpuLevel::kPortable) {
+      expected = std::move(out);
+    } else {
+      EXPECT_EQ(out, expected) << to_string(level);
+    }
+  }
+  return expected;
 }
+
+std::vector<std::int32_t> chosen(const std::vector<float>& scores, int k) {
+  return on_all_levels([&](SelectorScratch& scratch) {
+    // What lies behind the result must stay.
+    std::vector<std::int32_t> out(static_cast<std::size_t>(k) + 16, -5);
+    top_k(scores, k, std::span(out).first(static_cast<std::size_t>(k)), scratch);
+    EXPECT_EQ(std::count(out.end() - 16, out.end(), -5), 16);
+    out.resize(static_cast<std::size_t>(k));
+    return out;
+  });
+}
+
+// Masses of one head, all with reference 0.
+struct Head {
+  explicit Head(std::vector<float> block_masses)
+      : masses(std::move(block_masses)),
+        references{0.0F},
+        sums{std::accumulate(masses.begin(), masses.end(), 0.0F)} {}
+  HeadMasses view() const { return {masses, references, sums}; }
+  std::vector<float> masses;
+  std::vector<float> references;
+  std::vector<float> sums;
+};
 
 // The same by a full sort.
 std::vector<std::int32_t> sorted_choice(const std::vector<float>& scores, int k) {
@@ -85,6 +118,48 @@ TEST(BlockSelector, TopKEqualsAFullSort) {
   }
 }
 
+TEST(BlockSelector, LongListsOfScoresAreNoDifferent) {
+  std::mt19937 random(5);
+  std::vector<float> scores(70001);
+  for (float& x : scores) {
+    x = std::exp2(static_cast<float>(random() % 65536) / 1024.0F - 60.0F);
+  }
+  for (const int k : {1, 118, 4096, 70000}) {
+    ASSERT_EQ(chosen(scores, k), sorted_choice(scores, k));
+  }
+}
+
+// Random masses in chunks of 5 blocks, some of them no numbers: the levels agree to the bit.
+TEST(BlockSelector, AllLevelsSelectTheSameBlocks) {
+  std::mt19937 random(6);
+  for (int round = 0; round < 100; ++round) {
+    const int num_blocks = 20 + static_cast<int>(random() % 300);
+    std::vector<Head> heads;
+    for (int h = 0; h < 3; ++h) {
+      std::vector<float> masses(static_cast<std::size_t>(num_blocks));
+      for (float& x : masses) {
+        x = random() % 50 == 0 ? 0.0F : std::exp2(static_cast<float>(random() % 3000) / -100.0F);
+      }
+      heads.emplace_back(masses);
+      const auto num_chunks = static_cast<std::size_t>((num_blocks + 4) / 5);
+      heads.back().references.assign(num_chunks, static_cast<float>(h));
+      heads.back().sums.assign(num_chunks, 2.0F);
+    }
+    const SelectionShape shape{num_blocks, 1 + round % 3, num_blocks - 9,
+                               1 + static_cast<int>(random() % 10)};
+    std::vector<HeadMasses> views;
+    for (const Head& head : heads) {
+      views.push_back(head.view());
+    }
+    const auto list = on_all_levels([&](SelectorScratch& scratch) {
+      std::vector<std::int32_t> out(static_cast<std::size_t>(shape.num_selected()));
+      select_blocks(shape, views, 5, scratch, out);
+      return out;
+    });
+    EXPECT_TRUE(std::is_sorted(list.begin(), list.end()));
+  }
+}
+
 TEST(BlockSelector, ShapeCountsSinkAndRecentInTheBudget) {
   const SelectionRule rule{512, 128, 16};
   // Position 1000: blocks 0 to 62; the window begins at 873, in block 54.
@@ -124,27 +199,16 @@ TEST(BlockSelector, OnceSparseARowStaysSparseAsTheContextGrows) {
   }
 }
 
-// Masses of one head, all with reference 0.
-struct Head {
-  explicit Head(std::vector<float> block_masses)
-      : masses(std::move(block_masses)),
-        references{0.0F},
-        sums{std::accumulate(masses.begin(), masses.end(), 0.0F)} {}
-  HeadMasses view() const { return {masses, references, sums}; }
-  std::vector<float> masses;
-  std::vector<float> references;
-  std::vector<float> sums;
-};
-
 std::vector<std::int32_t> selected(const SelectionShape& shape, const std::vector<Head>& heads) {
   std::vector<HeadMasses> views;
   for (const Head& head : heads) {
     views.push_back(head.view());
   }
-  SelectorScratch scratch;
-  std::vector<std::int32_t> out(static_cast<std::size_t>(shape.num_selected()));
-  select_blocks(shape, views, 64, scratch, out);
-  return out;
+  return on_all_levels([&](SelectorScratch& scratch) {
+    std::vector<std::int32_t> out(static_cast<std::size_t>(shape.num_selected()));
+    select_blocks(shape, views, 64, scratch, out);
+    return out;
+  });
 }
 
 TEST(BlockSelector, ListsAreSinkBestAndRecentInAscendingOrder) {

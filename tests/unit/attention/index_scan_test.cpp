@@ -70,8 +70,9 @@ class ScanInput {
     std::vector<float> references(group);
     std::vector<float> sums(group);
     std::vector<float> scores(std::size_t{kScanVectors} * kScanBlocks * kBlockSize);
-    scan_kernel(level, kind_)(queries.view(), chunk(), scores.data(),
-                              {masses.data(), stride, references.data(), sums.data(), 1});
+    IndexScan(level, kind_)
+        .run(queries.view(), chunk(), scores.data(),
+             {masses.data(), stride, references.data(), sums.data(), 1});
     EXPECT_EQ(masses.back(), -7.0F);
     std::vector<double> out;
     for (std::size_t v = 0; v < group; ++v) {
@@ -245,8 +246,8 @@ TEST(IndexScan, PreparedQueriesKeepDotProducts) {
     float reference = 0.0F;
     float sum = 0.0F;
     std::vector<float> scores(std::size_t{kScanVectors} * kScanBlocks * kBlockSize);
-    scan_kernel(CpuLevel::kPortable, kind)(queries.view(), chunk, scores.data(),
-                                           {masses.data(), 16, &reference, &sum, 1});
+    IndexScan(CpuLevel::kPortable, kind)
+        .run(queries.view(), chunk, scores.data(), {masses.data(), 16, &reference, &sum, 1});
     const double expected = static_cast<double>(scale) * dot;
     EXPECT_NEAR(static_cast<double>(reference), expected, 0.15 * expected);
     EXPECT_NEAR(static_cast<double>(sum), 1.0 + std::exp2(-static_cast<double>(reference)), 1e-4);

@@ -177,6 +177,34 @@ TEST(KeyIndex, SummariesAreThoseOfTheStoredKeys) {
   }
 }
 
+TEST(KeyIndex, CoarseRecordsAreTheMeanKeyCodedAsATokenOfR2) {
+  for (const int dim : {16, 64, 80, 256}) {
+    const auto size = static_cast<std::size_t>(dim);
+    const std::vector<float> keys = normal_numbers(kBlockSize * dim, 11);
+    const std::vector<float> centre = normal_numbers(dim, 12);
+    std::vector<float> mean(size, 0.0F);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      mean[i % size] += keys[i];
+    }
+    for (float& x : mean) {
+      x /= kBlockSize;
+    }
+    std::vector<std::byte> slot(BlockLayout::of(KvType::kF32, dim).slot_bytes);
+    store_in_block(KvType::kF32, dim, slot.data(), 0, kBlockSize, {keys.data(), size},
+                   {keys.data(), size});
+    std::vector<std::byte> coarse(coarse_record_bytes(dim));
+    index_mean(dim, coarse.data(), KvType::kF32, slot.data(), centre.data());
+
+    std::vector<std::byte> record(key_index_block_bytes(KeyIndexKind::kR2, dim));
+    index_tokens(KeyIndexKind::kR2, dim, record.data(), 5, 1, {mean.data(), size}, centre.data());
+    const std::size_t num_groups = size / 16;
+    for (std::size_t g = 0; g < num_groups; ++g) {
+      EXPECT_EQ(std::memcmp(&coarse[4 * g], &record[64 * g + 4 * 5], 4), 0) << dim << " " << g;
+    }
+    EXPECT_EQ(std::memcmp(&coarse[4 * num_groups], &record[64 * num_groups + 2 * 5], 2), 0);
+  }
+}
+
 KVCacheSpec two_group_spec() {
   KVCacheSpec spec;
   spec.num_layers = 3;
@@ -217,6 +245,32 @@ TEST(KeyIndex, CopyingABlockCopiesItsRecordsOfAllLayersAndHeads) {
       EXPECT_EQ(record[287], std::byte(fill));
       EXPECT_EQ(index.view(layer).record(head, BlockId(26))[287], std::byte{0});
       ++fill;
+    }
+  }
+}
+
+TEST(KeyIndex, CoarseRecordsAreThereForLongContextsOnlyAndCopiedWithTheirBlock) {
+  const KVCacheSpec spec = two_group_spec();
+  const auto ranges = block_id_ranges(spec, 40);  // 10 blocks in the layers with an index
+  EXPECT_FALSE(KeyIndex::create(spec, KeyIndexKind::kR2, ranges, {}, 10)->view(1).has_coarse());
+  EXPECT_FALSE(KeyIndex::create(spec, KeyIndexKind::kMean, ranges, {}, 9)->view(1).has_coarse());
+  KeyIndex index = KeyIndex::create(spec, KeyIndexKind::kR2, ranges, {}, 9).value();
+  EXPECT_TRUE(index.view(0).is_none());
+  EXPECT_EQ(index.bytes(), 2U * 2U * 10U * (288U + 18U));
+  for (const int layer : {1, 2}) {
+    for (const int head : {0, 1}) {
+      std::memset(index.view(layer).record(head, BlockId(22)), 10 * layer + head, 288);
+      std::memset(index.view(layer).coarse_record(head, BlockId(22)), 30 * layer + head, 18);
+    }
+  }
+  index.copy_block(BlockId(22), BlockId(29));
+  for (const int layer : {1, 2}) {
+    for (const int head : {0, 1}) {
+      const KeyIndexView view = index.view(layer);
+      EXPECT_EQ(view.record(head, BlockId(29))[287], std::byte(10 * layer + head));
+      EXPECT_EQ(view.coarse_record(head, BlockId(29))[0], std::byte(30 * layer + head));
+      EXPECT_EQ(view.coarse_record(head, BlockId(29))[17], std::byte(30 * layer + head));
+      EXPECT_EQ(view.coarse_record(head, BlockId(28))[17], std::byte{0});
     }
   }
 }

@@ -102,5 +102,14 @@ TEST(BenchReport, TableShowsARowForEachRunAndTheSettingsUsed) {
   EXPECT_EQ(bar_positions.size(), 1U) << "columns stand below each other";
 }
 
+TEST(BenchReport, ADepthBeyondTheModelsContextIsSaid) {
+  BenchReport report = two_runs();
+  EXPECT_THAT(to_table(report), testing::Not(testing::HasSubstr("was trained for")));
+  EXPECT_FALSE(to_json(report).contains("exceeded_context_tokens"));
+  report.exceeded_context_tokens = 8192;
+  EXPECT_THAT(to_table(report), testing::HasSubstr("was trained for 8192 tokens"));
+  EXPECT_EQ(to_json(report)["exceeded_context_tokens"], 8192);
+}
+
 }  // namespace
 }  // namespace karez
