@@ -242,6 +242,9 @@ class Sink:
     def headers(self):
         return "Host: localhost\r\n"
 
+    def close(self):
+        self.listener.close()
+
 
 class Bystanders:
     """Connections that do nothing, and as many that send a byte of a request now and then."""
@@ -292,7 +295,6 @@ def measure_connections(target, options):
                      f"files, the hard limit is {hard}")
         resource.setrlimit(resource.RLIMIT_NOFILE, (2 * options.connections + 100, hard))
     load(target, 2, 64, 8)
-    sink = Sink(options.connections)
     arms = ["alone", "beside", "beside_sink"]
     runs = []
     shares = []  # of a processor, that sending takes
@@ -302,14 +304,17 @@ def measure_connections(target, options):
         for arm in arms[index % 3:] + arms[:index % 3]:
             others = None
             if arm != "alone":
-                others = Bystanders(target if arm == "beside" else sink, options.connections,
-                                    options.byte_seconds)
+                # A sink takes connections once: closed ones stay in its queue.
+                to = target if arm == "beside" else Sink(options.connections)
+                others = Bystanders(to, options.connections, options.byte_seconds)
             try:
                 run[arm] = load(target, options.concurrency, options.prompt_tokens,
                                 options.output_tokens)["tokens_per_second"]
             finally:
                 if others:
                     others.close()
+                    if arm == "beside_sink":
+                        to.close()
                     shares.append(others.cpu_share())
         runs.append(run)
 
