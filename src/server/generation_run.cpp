@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // How often a waiting run looks whether its client is still there.
-constexpr milliseconds kCheckInterval{250};
+constexpr milliseconds kCheckInterval{100};
 // A stream whose first token takes longer begins without it, so that the client sees its header.
 constexpr milliseconds kHeaderDelay{1000};
 // Comments keep proxies from closing a stream in which nothing happens.

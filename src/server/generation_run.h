@@ -46,7 +46,7 @@ class GenerationRun {
 
   ApiResult<void> submit();
   asio::awaitable<void> follow();
-  // Takes what the engine has sent; waits for it, but not longer than a quarter of a second.
+  // Takes what the engine has sent; waits for it, but not longer than a tenth of a second.
   asio::awaitable<std::vector<EventQueue::Item>> next_events();
   void observe(const EventQueue::Item& item);
   // Ends the exchange with an error, as a status or inside the stream.

@@ -87,7 +87,7 @@ class OpenAiClient(unittest.TestCase):
     def test_structured_output_is_valid_under_its_schema(self):
         schema = {"type": "object", "additionalProperties": False,
                   "properties": {"name": {"type": "string", "maxLength": 20},
-                                 "age": {"type": "integer"},
+                                 "age": {"type": "integer", "minimum": 18, "exclusiveMaximum": 41},
                                  "tags": {"type": "array", "items": {"enum": ["a", "b"]},
                                           "maxItems": 3}},
                   "required": ["name", "age", "tags"]}
@@ -96,7 +96,7 @@ class OpenAiClient(unittest.TestCase):
         self.assertEqual(answer.choices[0].finish_reason, "stop")
         person = json.loads(answer.choices[0].message.content)
         self.assertEqual(list(person), ["name", "age", "tags"])
-        self.assertIsInstance(person["age"], int)
+        self.assertIn(person["age"], range(18, 41))
         self.assertLessEqual(set(person["tags"]), {"a", "b"})
 
     def test_logprobs(self):

@@ -328,6 +328,14 @@ class Streams(unittest.TestCase):
                              "\U0001F600\U0001F601\U0001F602")
             self.assertTrue(all(len(token["top_logprobs"]) == 2 for token in joined))
 
+            body = {"prompt": "hi", "logprobs": 2}
+            whole = server.post("/v1/completions", body)[1]["choices"][0]["logprobs"]
+            events = self.stream(server, "/v1/completions", body)
+            for name, values in whole.items():
+                self.assertEqual([value for e in events if e and e["choices"][0]["logprobs"]
+                                  for value in e["choices"][0]["logprobs"][name]], values)
+            self.assertEqual(whole["text_offset"][:3], [0, 1, 2])
+
 
 class Keys(unittest.TestCase):
     def test_every_route_wants_the_key(self):

@@ -15,6 +15,7 @@ namespace karez {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const Tokenizer& tokenizer(const std::string& model, const std::string& chat_template = {}) {
   static std::map<std::pair<std::string, std::string>, std::unique_ptr<Tokenizer>> loaded;
@@ -209,6 +210,7 @@ TEST(ChatTemplate, ModelsWithoutATemplateSaySo) {
   EXPECT_EQ(none.error().code(), StatusCode::kUnimplemented);
   EXPECT_THAT(none.error().message(), HasSubstr("known are"));
   EXPECT_THAT(none.error().message(), HasSubstr("chatml"));
+  EXPECT_THAT(none.error().message(), Not(HasSubstr("gguf"))) << "clients of a server read it";
   const auto unknown = tokenizer(test::kGemma3, "no such template").tokenize_chat(messages, true);
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().code(), StatusCode::kUnimplemented);
