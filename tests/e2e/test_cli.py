@@ -193,8 +193,10 @@ class Repeated(unittest.TestCase):
 
 class Signals(unittest.TestCase):
     def start(self, arguments):
+        # A job in the background of a script may have SIGINT ignored, and so would its children.
         process = subprocess.Popen([KAREZ, *arguments], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         self.addCleanup(lambda: (process.kill(), process.communicate()))
         return process
 

@@ -19,7 +19,8 @@ class Page(unittest.TestCase):
         return int(self.text(browser, name).replace(",", ""))
 
     def test_a_message_is_answered_and_the_picture_moves(self):
-        with real_server("-t", 2) as server, Browser(server.url + "/") as browser:
+        # The page samples with a random seed; a small context ends an answer that would ramble on.
+        with real_server("-t", 2, "-c", 400) as server, Browser(server.url + "/") as browser:
             self.assertTrue(eventually(lambda: "of" in (self.text(browser, "slots") or ""), 20))
             generated = self.number(browser, "generated")
             self.assertEqual(browser.evaluate("document.activeElement.id"), "input")
