@@ -59,8 +59,7 @@ std::span<const BlockId> Residency::load() {
     take_results();
   }
   std::ranges::sort(lost_);
-  const auto repeated = std::ranges::unique(lost_);
-  lost_.erase(repeated.begin(), repeated.end());
+  lost_.erase(std::unique(lost_.begin(), lost_.end()), lost_.end());
   counters_.stall_seconds += std::chrono::duration<double>(clock_.now() - start).count();
   return lost_;
 }
