@@ -89,7 +89,7 @@ void CoarseScan::gather(const KeyIndexView& index, int kv_head, BlockTableView t
 
 void CoarseScan::add_head(const IndexScan& scan, const IndexQuery& query, const KeyIndexView& index,
                           int kv_head, BlockTableView table, std::span<float> scores) {
-  KAREZ_DCHECK(index.has_coarse(), "a context this long has coarse records");
+  KAREZ_CHECK(index.has_coarse(), "the index of a context this long has coarse records");
   const int num_blocks = shape_.recent_begin;
   const auto stride = static_cast<std::size_t>(num_blocks);
   const std::size_t record_bytes = key_index_block_bytes(KeyIndexKind::kR2, head_dim_);

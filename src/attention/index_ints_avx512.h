@@ -14,12 +14,22 @@ struct Avx512Ints {
   static constexpr int kBlocks =
       2;  // at once: 4 vectors x 2 blocks of sums, and registers to spare
 
-  static Words load(const std::byte* p) { return _mm512_loadu_si512(p); }
+  static Words load(const std::byte* p) {
+    Words w = _mm512_loadu_si512(p);
+    // Read once: the compiler would read it again for each field, and half of the records lie
+    // across the borders of cache lines.
+    asm("" : "+v"(w));
+    return w;
+  }
   template <int n>
   static Words shift_right(Words w) {
     return _mm512_srli_epi32(w, n);
   }
-  static Words low_bits(Words w) { return _mm512_and_si512(w, _mm512_set1_epi32(0x03030303)); }
+  // Bits n and n + 1 of each byte.
+  template <int n>
+  static Words field(Words w) {
+    return _mm512_and_si512(shift_right<n>(w), _mm512_set1_epi32(0x03030303));
+  }
   static Words with_third_bit(Words w, Words high) {
     const Words bit = _mm512_and_si512(high, _mm512_set1_epi32(0x01010101));
     return _mm512_or_si512(w, _mm512_slli_epi32(bit, 2));

@@ -23,7 +23,10 @@ struct Avx2Ints {
   static Words shift_right(const Words& w) {
     return {_mm256_srli_epi32(w.lo, n), _mm256_srli_epi32(w.hi, n)};
   }
-  static Words low_bits(const Words& w) { return masked(w, 0x03030303); }
+  template <int n>
+  static Words field(const Words& w) {
+    return masked(shift_right<n>(w), 0x03030303);
+  }
   static Words with_third_bit(const Words& w, const Words& high) {
     const Words bit = masked(high, 0x01010101);
     return {_mm256_or_si256(w.lo, _mm256_slli_epi32(bit.lo, 2)),

@@ -26,7 +26,10 @@ struct PortableInts {
   static Words shift_right(const Words& w) {
     return {{w.q[0] >> n, w.q[1] >> n, w.q[2] >> n, w.q[3] >> n}};
   }
-  static Words low_bits(const Words& w) { return masked(w, 0x03030303U); }
+  template <int n>
+  static Words field(const Words& w) {
+    return masked(shift_right<n>(w), 0x03030303U);
+  }
   static Words with_third_bit(const Words& w, const Words& high) {
     const Words bit = masked(high, 0x01010101U);
     Words out;

@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 
@@ -59,20 +60,28 @@ void IndexQueries::prepare_codes(KeyIndexKind kind, std::size_t vector, const fl
   constexpr float kLargestCode = 127.0F;
   std::copy_n(query, rotated_.size(), rotated_.data());
   rotate_key(rotated_);
-  float largest = 0.0F;
-  bool finite = true;
+  // Magnitudes as integers are ordered alike, and the compiler makes vectors of that.
+  constexpr std::int32_t kMagnitudeBits = 0x7fffffff;
+  constexpr std::int32_t kInfinity = 0x7f800000;
+  std::int32_t largest_bits = 0;
   for (const float x : rotated_) {
-    largest = std::max(largest, std::fabs(x));
-    finite = finite && std::isfinite(x);
+    largest_bits = std::max(largest_bits, std::bit_cast<std::int32_t>(x) & kMagnitudeBits);
   }
+  const auto largest = std::bit_cast<float>(largest_bits);
   const float inverse = kLargestCode / largest;
-  const bool usable = finite && std::isfinite(inverse);
-  int sum = 0;
-  for (std::size_t i = 0; i < rotated_.size(); ++i) {
-    const float x = usable ? rotated_[i] * inverse : 0.0F;
-    const auto code = static_cast<std::int8_t>(x + (x < 0.0F ? -0.5F : 0.5F));
-    codes_[vector * rotated_.size() + i] = code;
-    sum += code;
+  const bool usable = largest_bits < kInfinity && std::isfinite(inverse);
+  std::int8_t* codes = &codes_[vector * rotated_.size()];
+  std::int32_t sum = 0;
+  if (usable) {
+    const float* rotated = rotated_.data();
+    for (std::size_t i = 0; i < rotated_.size(); ++i) {
+      const float x = rotated[i] * inverse;
+      const auto code = static_cast<std::int32_t>(x + (x < 0.0F ? -0.5F : 0.5F));
+      codes[i] = static_cast<std::int8_t>(code);
+      sum += code;
+    }
+  } else {
+    std::fill_n(codes, rotated_.size(), std::int8_t{0});
   }
   factors_[vector] = usable ? largest / kLargestCode * score_scale : 0.0F;
   offsets_[vector] = code_offset(kind) * static_cast<float>(sum);

@@ -65,7 +65,7 @@ inline void block_dots(const std::int8_t* codes, int head_dim, const std::byte* 
       typename Ints::Words fields[std::size_t{B}];
 #pragma GCC unroll 4
       for (int b = 0; b < B; ++b) {
-        fields[b] = Ints::low_bits(Ints::template shift_right<2 * s>(low[b]));
+        fields[b] = Ints::template field<2 * s>(low[b]);
         if constexpr (bits == 3) {
           fields[b] = Ints::with_third_bit(fields[b], Ints::template shift_right<s>(high[b]));
         }

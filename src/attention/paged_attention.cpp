@@ -157,9 +157,14 @@ class CpuPagedAttention final : public PagedAttention {
                              static_cast<std::size_t>(head * head_dim_),
                          view.row_stride};
       };
+      const bool is_indexed = !index.is_none() && layer >= sparse_.dense_layers;
+      if (is_indexed) {
+        // Few bytes of each of its lines are written: their way here takes longer than the writing.
+        fetch_record(index.record(head, block), key_index_block_bytes(index.kind(), head_dim_));
+      }
       store_in_block(type_, head_dim_, layer_view.slot(head, block), run.first_token,
                      run.num_tokens, rows_of(keys), rows_of(values));
-      if (!index.is_none() && layer >= sparse_.dense_layers) {
+      if (is_indexed) {
         store_index(index, run, head, block, rows_of(keys), layer_view.slot(head, block));
       }
     }
@@ -262,6 +267,12 @@ class CpuPagedAttention final : public PagedAttention {
   const GroupPlan& plan_of(int layer) const {
     return is_sparse(layer) ? sparse_plan_
                             : plans_[group_of_layer_[static_cast<std::size_t>(layer)]];
+  }
+
+  static void fetch_record(const std::byte* record, std::size_t bytes) {
+    for (std::size_t line = 0; line < bytes; line += kCacheLineBytes) {
+      __builtin_prefetch(record + line, 1);
+    }
   }
 
   void store_index(const KeyIndexView& index, const StoreRun& run, int head, BlockId block,

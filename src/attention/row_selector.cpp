@@ -143,6 +143,13 @@ struct RowSelector::Impl {
     return queries.data + static_cast<std::size_t>(rows.first_row + row.row) * queries.row_stride +
            static_cast<std::size_t>(kv_head * shape.group * shape.head_dim);
   }
+  // list: positions in the table; empty: all of it.
+  static BlockId block_at(BlockTableView table, std::span<const std::int32_t> list, int i) {
+    const auto at = static_cast<std::size_t>(i);
+    const BlockId block = table[list.empty() ? at : static_cast<std::size_t>(list[at])];
+    KAREZ_DCHECK(!block.is_none(), "a block of the context is not in the table");
+    return block;
+  }
   BlockTableView table_of(const SelectJob& job) const {
     return sequences[static_cast<std::size_t>(row_of(job).sequence)].tables[table_group];
   }
@@ -162,6 +169,16 @@ void RowSelector::Impl::scan_head(const IndexScan& index_scan, const SelectJob& 
                                   int begin_chunk, int end_chunk, const KeyIndexView& index,
                                   RowsView queries, std::span<const std::int32_t> list,
                                   Scratch& s) {
+  // The scan fetches ahead; nobody else fetches the first ones, and queries take their time.
+  const BlockTableView table = table_of(job);
+  const int first = begin_chunk * kScanBlocks;
+  const std::size_t record_bytes = key_index_block_bytes(index.kind(), shape.head_dim);
+  for (int b = first; b < std::min(first + kScanAhead, job.scanned.num_blocks); ++b) {
+    const std::byte* record = index.record(kv_head, block_at(table, list, b));
+    for (std::size_t line = 0; line < record_bytes; line += kCacheLineBytes) {
+      __builtin_prefetch(record + line);
+    }
+  }
   s.queries.prepare(index.kind(), queries_of(job, kv_head, queries), shape.score_scale);
   for (int chunk = begin_chunk; chunk < end_chunk; ++chunk) {
     scan(index_scan, job, kv_head, chunk, index, list, s);
@@ -178,10 +195,7 @@ void RowSelector::Impl::scan(const IndexScan& index_scan, const SelectJob& job, 
   blocks.num_blocks = std::min(kScanBlocks, num_blocks - first);
   blocks.num_records = std::min(kScanBlocks + kScanAhead, num_blocks - first);
   for (int b = 0; b < blocks.num_records; ++b) {
-    const auto at = static_cast<std::size_t>(first + b);
-    const BlockId block = table[list.empty() ? at : static_cast<std::size_t>(list[at])];
-    KAREZ_DCHECK(!block.is_none(), "a block of the context is not in the table");
-    blocks.records[b] = index.record(kv_head, block);
+    blocks.records[b] = index.record(kv_head, block_at(table, list, first + b));
   }
   blocks.last_tokens =
       first + blocks.num_blocks == num_blocks ? row_of(job).position % kBlockSize + 1 : kBlockSize;
