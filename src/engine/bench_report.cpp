@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/bytes.h"
 
@@ -88,6 +90,27 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+std::vector<BenchCrossover> find_crossovers(const std::vector<BenchRun>& runs) {
+  std::map<std::tuple<std::string, int, int>, std::map<int, double>> ratios;
+  for (const BenchRun& run : runs) {
+    if (run.decode_over_dense) {
+      ratios[{run.kv_type, run.depth, run.token_budget}][run.concurrency] = *run.decode_over_dense;
+    }
+  }
+  std::vector<BenchCrossover> crossovers;
+  for (const auto& [key, by_concurrency] : ratios) {
+    if (by_concurrency.size() < 2) {
+      continue;
+    }
+    BenchCrossover crossover{std::get<0>(key), std::get<1>(key), std::get<2>(key), std::nullopt};
+    for (auto it = by_concurrency.rbegin(); it != by_concurrency.rend() && it->second >= 1; ++it) {
+      crossover.concurrency = it->first;
+    }
+    crossovers.push_back(std::move(crossover));
+  }
+  return crossovers;
+}
+
 nlohmann::json to_json(const BenchReport& report) {
   nlohmann::json json;
   json["runs"] = nlohmann::json::array();
@@ -97,6 +120,14 @@ nlohmann::json to_json(const BenchReport& report) {
   json["machine"] = {{"cpu", report.cpu_name},
                      {"cpu_level", report.cpu_level},
                      {"read_bandwidth_bytes_per_second", report.read_bandwidth_bytes_per_second}};
+  for (const BenchCrossover& crossover : find_crossovers(report.runs)) {
+    json["crossovers"].push_back(
+        {{"kv_type", crossover.kv_type},
+         {"depth", crossover.depth},
+         {"token_budget", crossover.token_budget},
+         {"concurrency", crossover.concurrency ? nlohmann::json(*crossover.concurrency)
+                                               : nlohmann::json(nullptr)}});
+  }
   json["seed"] = report.seed;
   json["tokens_from"] = report.tokens_from;
   if (report.exceeded_context_tokens > 0) {
@@ -173,6 +204,16 @@ std::string to_table(const BenchReport& report) {
                      format_bytes(static_cast<std::int64_t>(run.home_read_bytes)),
                      format_bytes(static_cast<std::int64_t>(run.home_written_bytes)),
                      cell(run.step_ms.stall, 2));
+    }
+  }
+  for (const BenchCrossover& crossover : find_crossovers(report.runs)) {
+    fmt::format_to(out, "\nbudget {} at depth {} ({}): ", crossover.token_budget, crossover.depth,
+                   crossover.kv_type);
+    if (crossover.concurrency) {
+      fmt::format_to(out, "sparse is at least as fast as dense from {} sequences on",
+                     *crossover.concurrency);
+    } else {
+      fmt::format_to(out, "sparse is slower than dense at the largest number of sequences");
     }
   }
   fmt::format_to(

@@ -81,6 +81,16 @@ struct BenchReport {
 // The middle value, the lower one of two. 0 for none.
 double median(std::vector<double> values);
 
+// From how many sequences on sparse decode was at least as fast as dense decode.
+struct BenchCrossover {
+  std::string kv_type;
+  int depth = 0;
+  int token_budget = 0;
+  std::optional<int> concurrency;  // none: not at the largest that was measured
+};
+// For each KV type, depth and budget that was measured at two concurrencies or more.
+std::vector<BenchCrossover> find_crossovers(const std::vector<BenchRun>& runs);
+
 // {"runs": [...], "machine": {...}, ...}
 nlohmann::json to_json(const BenchReport& report);
 

@@ -12,6 +12,9 @@ namespace karez {
 void BlockLoader::begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences) {
   kv_ = kv.residency() == nullptr ? nullptr : &kv;
   sequences_ = sequences;
+  if (kv_ != nullptr) {
+    kv_->residency()->begin_step();
+  }
   reads_.assign(sequences.size(), {});
 }
 

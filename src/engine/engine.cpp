@@ -152,6 +152,12 @@ EngineStats Engine::stats() const {
   return stats;
 }
 
+std::shared_ptr<const KvMap> Engine::kv_map() {
+  const std::lock_guard lock(mutex_);
+  wants_kv_map_ = true;
+  return kv_map_;
+}
+
 void Engine::shutdown(std::chrono::milliseconds deadline) {
   {
     const std::lock_guard lock(mutex_);
@@ -196,12 +202,18 @@ void Engine::run() {
       {
         const std::lock_guard lock(mutex_);
         stats_ = loop_.stats();
+        if (std::exchange(wants_kv_map_, false)) {
+          loop_.want_kv_map();
+        }
       }
       loop_.compute();
     }
     {
       const std::lock_guard lock(mutex_);
       stats_ = loop_.stats();
+      if (auto map = loop_.take_kv_map()) {
+        kv_map_ = std::move(map);
+      }
       is_over = is_closing_ && !loop_.has_work() && submissions_.empty();
     }
     loop_.deliver();

@@ -63,6 +63,7 @@ class Engine final : public EngineClient {
   Expected<RequestId> submit(Request request, Callback callback) override;
   void cancel(RequestId id) override;
   EngineStats stats() const override;
+  std::shared_ptr<const KvMap> kv_map() override;
 
   // Refuses new requests, lets the others finish until the deadline, cancels the rest (their
   // callbacks get kCancelled) and returns when the thread has ended. Again: only an earlier
@@ -93,6 +94,8 @@ class Engine final : public EngineClient {
   std::vector<RequestId> cancellations_;
   RequestId last_id_ = 0;
   EngineStats stats_;  // of the last step, or of the one that is computed now
+  bool wants_kv_map_ = false;
+  std::shared_ptr<const KvMap> kv_map_;
   bool is_closing_ = false;
   std::chrono::steady_clock::time_point deadline_;
 

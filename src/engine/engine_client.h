@@ -9,11 +9,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "engine/kv_map.h"
 #include "kv/residency.h"
 #include "sched/request.h"
 
@@ -87,6 +89,9 @@ class EngineClient {
   // Ends a request in any phase within a step. Unknown ids are ignored: it may just have finished.
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;
+  // Of the request that was first in the last step, or, as it is made on demand, of a step before.
+  // Null: none yet, or this engine makes none.
+  virtual std::shared_ptr<const KvMap> kv_map() { return nullptr; }
 };
 
 }  // namespace karez

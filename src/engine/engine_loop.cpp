@@ -76,6 +76,10 @@ void EngineLoop::compute() {
     reads = loader_->end_step();
   }
   totals_.forward_seconds += clock_() - forward_start;
+  if (std::exchange(wants_kv_map_, false)) {
+    const PlannedSequence& first = plan.sequences.front();
+    kv_map_ = std::make_shared<const KvMap>(make_kv_map(kv_, first.request, first.kv));
+  }
   if (logits) {
     note_reads(plan, reads);
     const StepOutput output = sample(plan, *logits);

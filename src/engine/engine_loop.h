@@ -52,6 +52,10 @@ class EngineLoop {
 
   // Calls the callbacks of everything that happened since the last call.
   void deliver();
+  // The next compute() makes one.
+  void want_kv_map() { wants_kv_map_ = true; }
+  // What was made since the last call; null: none.
+  std::shared_ptr<const KvMap> take_kv_map() { return std::exchange(kv_map_, nullptr); }
   EngineStats stats() const;
   // Immutable answer for any thread.
   bool can_ever_fit(int num_tokens) const { return scheduler_.can_ever_fit(num_tokens); }
@@ -86,6 +90,8 @@ class EngineLoop {
   std::unordered_map<RequestId, ActiveRequest> active_;
   std::vector<std::pair<EngineClient::Callback, GenerationEvent>> events_;
   std::vector<float> scratch_;
+  bool wants_kv_map_ = false;
+  std::shared_ptr<const KvMap> kv_map_;
   StepPlan plan_;  // between plan() and compute()
   double step_start_seconds_ = 0;
   EngineStats totals_;  // of it the sums

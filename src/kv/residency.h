@@ -72,6 +72,8 @@ class Residency {
   // Waits until what is on its way home has arrived, or some seconds.
   void settle();
 
+  // Before the layers of a step.
+  void begin_step() { step_start_ = now_ + 1; }
   // What one layer reads: begin_layer(), need() for each block, load(). Requires: the blocks are
   // used, and of the layer's group.
   void begin_layer(int layer);
@@ -91,6 +93,12 @@ class Residency {
   // Whether any of its blocks is at home, or on the way.
   bool is_any_home(BlockId block) const;
   bool is_home(std::size_t entry) const { return (state_[entry] & kHome) != 0; }
+  // Whether the last step has named it.
+  bool was_read(int layer, int kv_head, BlockId block) const {
+    const std::size_t row =
+        first_row_of_layer_[static_cast<std::size_t>(layer)] + static_cast<std::size_t>(kv_head);
+    return stamp_[entry_of(rows_[row], block.value)] >= step_start_;
+  }
   bool is_lost(BlockId block) const { return lost_blocks_.contains(block.value); }
   // Slots that are nobody's: those of freed blocks in transfers, and a spare one.
   std::int64_t num_loose_slots() const { return static_cast<std::int64_t>(loose_.size()) + 1; }
@@ -154,7 +162,8 @@ class Residency {
   std::vector<std::uint32_t> stamp_;  // [same], of the last call that needed it
   std::vector<ExtentId> extents_;     // [rows][blocks / kExtentBlocks]
   std::uint32_t now_ = 1;
-  SlotId hole_;  // what lost blocks point to until the end of the step
+  std::uint32_t step_start_ = 2;  // no call of the last step is earlier
+  SlotId hole_;                   // what lost blocks point to until the end of the step
 
   std::deque<std::uint32_t> to_write_;
   std::vector<bool> wants_write_;      // [ids]; an id in to_write_ without it is stale

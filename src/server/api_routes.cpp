@@ -15,7 +15,7 @@ struct KnownRoute {
   bool is_post;
 };
 
-constexpr std::array<KnownRoute, 14> kRoutes = {{
+constexpr std::array<KnownRoute, 15> kRoutes = {{
     {"/", Route::kPage, false},
     {"/health", Route::kHealth, false},
     {"/v1/health", Route::kHealth, false},
@@ -30,6 +30,7 @@ constexpr std::array<KnownRoute, 14> kRoutes = {{
     {"/props", Route::kProps, false},
     {"/metrics", Route::kMetrics, false},
     {"/karez/stats", Route::kStats, false},
+    {"/karez/kv-map", Route::kKvMap, false},
 }};
 constexpr std::string_view kModelPrefix = "/v1/models/";
 

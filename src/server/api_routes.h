@@ -29,6 +29,7 @@ enum class Route {
   kProps,
   kMetrics,
   kStats,
+  kKvMap,
   kPreflight,  // OPTIONS of an allowed origin
 };
 

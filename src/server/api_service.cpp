@@ -202,6 +202,8 @@ ApiResult<std::string> ApiService::read_route(const RouteMatch& match,
       return answer_model(backend.model, backend.codec->vocab_size());
     case Route::kStats:
       return answer_stats(backend.engine->stats(), backend.model);
+    case Route::kKvMap:
+      return answer_kv_map(backend.engine->kv_map().get());
     default:
       return answer_props(backend.model);
   }

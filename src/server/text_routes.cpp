@@ -163,6 +163,24 @@ std::string answer_props(const ModelInfo& model) {
                    {"frequency_penalty", defaults.frequency_penalty}}}}}});
 }
 
+std::string answer_kv_map(const KvMap* map) {
+  Json layers = Json::array();
+  if (map == nullptr) {
+    return dump({{"layers", layers}});
+  }
+  for (int layer = 0; layer < map->num_layers; ++layer) {
+    std::string digits;
+    for (int block = 0; block < map->num_blocks; ++block) {
+      const auto cell =
+          static_cast<std::size_t>(layer) * static_cast<std::size_t>(map->num_blocks) +
+          static_cast<std::size_t>(block);
+      digits += static_cast<char>('0' + map->cells[cell]);
+    }
+    layers.push_back(std::move(digits));
+  }
+  return dump({{"request", map->request}, {"num_tokens", map->num_tokens}, {"layers", layers}});
+}
+
 std::string answer_stats(const EngineStats& stats, const ModelInfo& model) {
   return dump({{"model", model.name},
                {"requests_running", stats.requests_running},

@@ -20,5 +20,8 @@ std::string answer_models(const ModelInfo& model, int vocab_size);
 std::string answer_model(const ModelInfo& model, int vocab_size);
 std::string answer_props(const ModelInfo& model);
 std::string answer_stats(const EngineStats& stats, const ModelInfo& model);
+// {"request", "num_tokens", "layers": ["3317...", ...]}: a digit for each 16 tokens, KvMap::Where.
+// No map: {"layers": []}.
+std::string answer_kv_map(const KvMap* map);
 
 }  // namespace karez

@@ -20,7 +20,8 @@ class Page(unittest.TestCase):
 
     def test_a_message_is_answered_and_the_picture_moves(self):
         # The page samples with a random seed; a small context ends an answer that would ramble on.
-        with real_server("-t", 2, "-c", 400) as server, Browser(server.url + "/") as browser:
+        with real_server("-t", 2, "-c", 400, "--kv-fast-bytes", "8MiB", "--kv-host-bytes", "64MiB",
+                         "--max-num-batched-tokens", 64) as server, Browser(server.url + "/") as browser:
             self.assertTrue(eventually(lambda: "of" in (self.text(browser, "slots") or ""), 20))
             generated = self.number(browser, "generated")
             self.assertEqual(browser.evaluate("document.activeElement.id"), "input")
@@ -44,6 +45,15 @@ class Page(unittest.TestCase):
             self.assertTrue(eventually(
                 lambda: "L" in (browser.evaluate(
                     "document.getElementById('curve').getAttribute('d')") or ""), 5))
+            # The tier below the fast one, and where the request's blocks are.
+            self.assertFalse(browser.evaluate("document.getElementById('tiers').hidden"))
+            self.assertTrue(eventually(lambda: browser.evaluate(
+                "!document.getElementById('map-panel').hidden"), 5))
+            self.assertIn("tokens", self.text(browser, "map-tokens"))
+            painted = browser.evaluate(
+                "new Set(document.getElementById('map').getContext('2d').getImageData(0, 0,"
+                " document.getElementById('map').width, 3).data).size")
+            self.assertGreater(painted, 3)
             hosts = {address.split("/")[2] for address in browser.requested
                      if address.startswith("http")}
             self.assertEqual(hosts, {f"127.0.0.1:{server.port}"})

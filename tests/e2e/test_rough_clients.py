@@ -342,7 +342,7 @@ class Keys(unittest.TestCase):
         routes = [("GET", "/v1/models"), ("GET", "/models"), ("GET", "/v1/models/fake"),
                   ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"),
                   ("POST", "/tokenize"), ("POST", "/detokenize"), ("POST", "/apply-template"),
-                  ("GET", "/props"), ("GET", "/metrics"), ("GET", "/karez/stats"),
+                  ("GET", "/props"), ("GET", "/metrics"), ("GET", "/karez/stats"), ("GET", "/karez/kv-map"),
                   ("GET", "/slots"), ("GET", "/nothing")]
         with fake_server("--key", "secret-1", "--key", "secret-2") as server:
             for method, path in routes:

@@ -48,7 +48,7 @@ class BorrowedRunner final : public ModelRunner {
   ModelRunner& runner_;
 };
 
-// Passes on to the loader of whichever engine has the runner.
+// Passes on to the loader of the engine that has the runner; those without a home need none.
 class CurrentLoader final : public SelectionListener {
  public:
   void on_selected(int layer, std::span<const SelectedBlocks> selected) override {
@@ -124,7 +124,7 @@ class EngineModel : public testing::TestWithParam<const char*> {
         std::move(KVCacheManager::create(spec, cap, make_home_tier(spec, home).value()).value());
     auto key_index = std::move(attach_key_index(*kv, sparse_).value());
     auto loader = std::make_unique<BlockLoader>();
-    current_loader_.loader = loader.get();
+    current_loader_.loader = way.has_home ? loader.get() : nullptr;  // the latest one with a home
     auto engine = Engine::create(options, std::make_unique<BorrowedRunner>(*runner_), std::move(kv),
                                  *vocabulary_, std::move(key_index), std::move(loader));
     return std::move(engine.value());

@@ -49,6 +49,26 @@ TEST(BenchReport, MedianIsTheMiddleValueOrTheLowerOfTwo) {
   EXPECT_EQ(median({4, 1, 3, 2}), 2);
 }
 
+TEST(BenchReport, ACrossoverIsWhereSparsePaysFromThereOn) {
+  const auto run = [](int depth, int concurrency, double ratio) {
+    BenchRun sparse;
+    sparse.kv_type = "bf16";
+    sparse.depth = depth;
+    sparse.token_budget = 1024;
+    sparse.concurrency = concurrency;
+    sparse.decode_over_dense = ratio;
+    return sparse;
+  };
+  const auto found =
+      find_crossovers({run(512, 8, 0.9), run(512, 1, 1.2), run(4096, 1, 0.8), run(4096, 4, 1.0),
+                       run(4096, 2, 1.1), run(4096, 8, 1.9), run(7900, 1, 1.4)});
+  ASSERT_EQ(found.size(), 2U);  // one number of sequences is no sweep
+  EXPECT_EQ(found[0].depth, 512);
+  EXPECT_EQ(found[0].concurrency, std::nullopt);
+  EXPECT_EQ(found[1].depth, 4096);
+  EXPECT_EQ(found[1].concurrency, 2);
+}
+
 // Other programs read these names.
 TEST(BenchReport, JsonRunsHaveTheDocumentedKeys) {
   const nlohmann::json json = to_json(two_runs());
