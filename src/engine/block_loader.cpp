@@ -67,8 +67,11 @@ void BlockLoader::on_selected(int layer, std::span<const SelectedBlocks> selecte
   }
   Residency& residency = *kv_->residency();
   residency.begin_layer(layer);
-  visit_needed(layer, selected,
-               [&](std::size_t, int head, BlockId block) { residency.need(head, block); });
+  visit_needed(layer, selected, [&](std::size_t sequence, int head, BlockId block) {
+    SequenceReads& reads = reads_[sequence];
+    ++reads.blocks_read;
+    reads.blocks_loaded += residency.need(head, block) ? 1 : 0;
+  });
   if (residency.load().empty()) {
     return;
   }

@@ -87,11 +87,14 @@ class Page(unittest.TestCase):
 
 
 def draw(path):
-    with real_server("-t", 2, "-np", 8, "-c", 2048, "--kv-fast-bytes", "64MiB") as server, \
+    with real_server("-t", 2, "-np", 8, "-c", 2048, "--token-budget", 512, "--kv-fast-bytes", "32MiB",
+                     "--kv-host-bytes", "256MiB") as server, \
             Browser(server.url + "/") as browser:
         def chat():
             return browser.evaluate("document.getElementById('chat').textContent")
 
+        browser.call("Emulation.setDeviceMetricsOverride", width=1200, height=960,
+                     deviceScaleFactor=1, mobile=False)
         time.sleep(2)
         browser.type("Write a few sentences about the sea.")
         browser.press("Enter", "Enter", 13, "\r")

@@ -186,6 +186,10 @@ TEST_F(EngineTiers, APromptOfFourTimesTheFastTierStreams) {
   engine_.reset();
   expect_same(seen, wanted);
   EXPECT_GT(residency_.evictions, 1000);
+  // What it read and what of that had to be loaded is told with the answer.
+  const GenerationEvent& last = seen.at(0).at(0).last;
+  EXPECT_GT(last.kv_blocks_loaded, 1000);
+  EXPECT_GT(last.kv_blocks_read, last.kv_blocks_loaded);
 }
 
 TEST_F(EngineTiers, APromptThatEvenHomeCannotHoldIsRefused) {
