@@ -45,8 +45,7 @@ Residency::~Residency() = default;
 
 std::span<Residency::Row> Residency::rows_of(BlockId block) {
   std::size_t first = 0;
-  while (block.value - rows_[first].blocks.first_id >= rows_[first].blocks.size ||
-         block.value < rows_[first].blocks.first_id) {
+  while (block.value - rows_[first].blocks.first_id >= rows_[first].blocks.size) {  // also if below
     ++first;
   }
   std::size_t end = first;

@@ -23,7 +23,6 @@
 // Owns: the queue and its tier. Borrows: the logical blocks.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -137,6 +136,11 @@ class Residency {
   }
   SlotId slot_of(const std::byte* memory) const;
   void set_clean(Row& row, BlockId block, bool clean);
+  // In the fast tier alone.
+  bool is_fast_only(const Row& row, std::uint32_t block) const {
+    const std::size_t entry = entry_of(row, block);
+    return state_[entry] == 0 && !blocks_.slot_at(entry).is_none();
+  }
 
   // residency_write.cpp
   void pump_writes();

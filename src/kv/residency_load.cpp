@@ -67,8 +67,7 @@ std::span<const BlockId> Residency::load() {
 void Residency::submit_reads(std::uint32_t row_index, std::span<const Miss> misses) {
   Row& row = rows_[row_index];
   acquire(row_index, misses.size(), slots_scratch_);
-  std::vector<SlotId> slots;
-  slots.swap(slots_scratch_);
+  const std::vector<SlotId>& slots = slots_scratch_;
   const Clock::TimePoint deadline = clock_.now() + kReadDeadline;
   std::size_t next_slot = 0;
   for (std::size_t i = 0; i < misses.size();) {
@@ -108,7 +107,6 @@ void Residency::submit_reads(std::uint32_t row_index, std::span<const Miss> miss
   while (next_slot < slots.size()) {
     blocks_.pool().release(slots[next_slot++]);
   }
-  slots.swap(slots_scratch_);
 }
 
 void Residency::take_read(const TransferResult& result) {

@@ -18,11 +18,8 @@ void Residency::write_home(BlockId block) {
   if (wants_write_[block.value] || is_lost(block)) {
     return;
   }
-  const auto is_missing = [&](const Row& row) {
-    const std::size_t entry = entry_of(row, block.value);
-    return state_[entry] == 0 && !blocks_.slot_at(entry).is_none();
-  };
-  if (std::ranges::any_of(rows_of(block), is_missing)) {
+  if (std::ranges::any_of(rows_of(block),
+                          [&](const Row& row) { return is_fast_only(row, block.value); })) {
     wants_write_[block.value] = true;
     to_write_.push_back(block.value);
   }
@@ -34,9 +31,6 @@ void Residency::advance() {
 }
 
 void Residency::settle() {
-  if (writes_in_flight_ == 0) {
-    return;
-  }
   const Clock::TimePoint limit = clock_.now() + kSettleLimit;
   while (writes_in_flight_ > 0 && clock_.now() < limit) {
     queue_.drain(limit);
@@ -76,18 +70,15 @@ void Residency::pump_writes() {
 
 // False: no room, at home or in the queue.
 bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count) {
-  const auto is_ready = [&](std::uint32_t block) {
-    const std::size_t entry = entry_of(row, block);
-    return state_[entry] == 0 && !blocks_.slot_at(entry).is_none();
-  };
   std::uint32_t i = 0;
   while (i < count) {
-    if (!is_ready(first + i)) {
+    if (!is_fast_only(row, first + i)) {
       ++i;
       continue;
     }
     ExtentId& extent = extent_of(row, first);
-    while (extent.is_none() && is_ready(first + i)) {  // what is dropped may be this very block
+    while (extent.is_none() &&
+           is_fast_only(row, first + i)) {  // what is dropped may be this very block
       const auto room = queue_.allocate_extent();
       if (room) {
         extent = *room;
@@ -95,7 +86,7 @@ bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count)
         return false;
       }
     }
-    if (!is_ready(first + i)) {
+    if (!is_fast_only(row, first + i)) {
       continue;
     }
     Transfer transfer;
@@ -105,7 +96,7 @@ bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count)
     transfer.identity.layer = static_cast<std::uint32_t>(&row - rows_.data());
     transfer.identity.block = first + i;
     std::uint32_t run = 0;
-    while (i + run < count && is_ready(first + i + run)) {
+    while (i + run < count && is_fast_only(row, first + i + run)) {
       transfer.memory[run] = blocks_.pool().data(blocks_.slot_at(entry_of(row, first + i + run)));
       ++run;
     }
@@ -131,7 +122,6 @@ bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count)
 void Residency::take_results() {
   results_.clear();
   queue_.poll(results_);
-  // Results are moved out first: losing a block may drop others, which must not see half of them.
   for (const TransferResult& result : results_) {
     if (result.transfer.direction == TransferDirection::kWrite) {
       take_write(result);

@@ -52,7 +52,8 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
-  const std::array<Sample, 18> samples = {{
+  const ResidencyStats& tiers = stats.tiers;
+  const std::array<Sample, 32> samples = {{
       {"vllm:num_requests_running", "Requests that take part in steps.", kGauge,
        number(stats.requests_running)},
       {"vllm:num_requests_waiting", "Requests in the queue.", kGauge,
@@ -86,9 +87,6 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
        stats.step_seconds > 0 ? 1 - stats.forward_seconds / stats.step_seconds : 0},
       {"karez_prefix_cache_hit_ratio", "Prefix cache hits / queries since start, 0 to 1.", kGauge,
        share(stats.prefix_cache_hits_tokens, stats.prefix_cache_queries_tokens)},
-  }};
-  const ResidencyStats& tiers = stats.tiers;
-  const std::array<Sample, 14> tier_samples = {{
       {"karez_kv_home_bytes", "Bytes of the tier below the fast one.", kGauge,
        number(tiers.home_bytes_total)},
       {"karez_kv_home_used_bytes", "Of these, in use.", kGauge, number(tiers.home_bytes_used)},
@@ -119,9 +117,6 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   }};
   std::vector<MetricFamily> families;
   for (const Sample& sample : samples) {
-    families.push_back(family(sample));
-  }
-  for (const Sample& sample : tier_samples) {
     families.push_back(family(sample));
   }
   return families;
