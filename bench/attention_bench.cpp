@@ -132,8 +132,7 @@ class Bench {
     options.sparse.token_budget = config.token_budget;
     options.sparse.block_index = config.index;
     if (options.sparse.is_on()) {
-      index_.emplace(value_or_exit(
-          KeyIndex::create(spec, config.index, block_id_ranges(spec, kv_->stats().slots_total))));
+      index_.emplace(value_or_exit(KeyIndex::create(spec, config.index, block_id_ranges(*kv_))));
     }
     attention_ = value_or_exit(PagedAttention::create(spec, options));
     std::mt19937 random(1);

@@ -34,14 +34,10 @@ Expected<KeyIndexKind> parse_key_index_kind(std::string_view name) {
               fmt::format("the block index is '{}', allowed are r2, r3, minmax, mean", name));
 }
 
-std::vector<BlockIdRange> block_id_ranges(const KVCacheSpec& spec, std::int64_t slots_total) {
+std::vector<BlockIdRange> block_id_ranges(const KVCacheManager& kv) {
   std::vector<BlockIdRange> ranges;
-  std::uint32_t first = 0;
-  for (const LayerGroup& group : spec.layer_groups()) {
-    const std::int64_t count =
-        slots_total / (static_cast<std::int64_t>(group.layers.size()) * spec.num_kv_heads);
-    ranges.push_back({first, static_cast<std::size_t>(count)});
-    first += static_cast<std::uint32_t>(count);
+  for (int group = 0; group < static_cast<int>(kv.layer_groups().size()); ++group) {
+    ranges.push_back({kv.first_block_id(group), kv.num_block_ids(group)});
   }
   return ranges;
 }

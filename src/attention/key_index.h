@@ -41,6 +41,7 @@
 #include "attention/block_store.h"
 #include "base/arena.h"
 #include "base/status.h"
+#include "kv/kv_cache_manager.h"
 #include "kv/kv_cache_spec.h"
 #include "kv/kv_types.h"
 
@@ -146,8 +147,8 @@ struct BlockIdRange {
   std::uint32_t first = 0;
   std::size_t count = 0;
 };
-// Those of a KVCacheManager with so many slots, for each layer group.
-std::vector<BlockIdRange> block_id_ranges(const KVCacheSpec& spec, std::int64_t slots_total);
+// Those of a store, for each layer group.
+std::vector<BlockIdRange> block_id_ranges(const KVCacheManager& kv);
 
 class KeyIndex {
  public:

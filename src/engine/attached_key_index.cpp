@@ -13,12 +13,8 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
   if (!sparse.is_on()) {
     return nullptr;
   }
-  std::vector<BlockIdRange> ranges;
-  for (int group = 0; group < static_cast<int>(kv.layer_groups().size()); ++group) {
-    ranges.push_back({kv.first_block_id(group), kv.num_block_ids(group)});
-  }
-  auto index = KeyIndex::create(kv.spec(), sparse.block_index, ranges, std::move(centres),
-                                sparse.two_level_blocks);
+  auto index = KeyIndex::create(kv.spec(), sparse.block_index, block_id_ranges(kv),
+                                std::move(centres), sparse.two_level_blocks);
   if (!index) {
     return fail(std::move(index.error()));
   }

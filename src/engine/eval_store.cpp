@@ -24,8 +24,7 @@ Expected<EvalStore> EvalStore::create(const KVCacheSpec& spec,
   store.kv = std::move(*kv);
   if (index_kind) {
     auto index =
-        KeyIndex::create(spec, *index_kind, block_id_ranges(spec, store.kv->stats().slots_total),
-                         std::move(centres));
+        KeyIndex::create(spec, *index_kind, block_id_ranges(*store.kv), std::move(centres));
     if (!index) {
       return fail(index.error());
     }

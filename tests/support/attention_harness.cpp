@@ -65,8 +65,7 @@ AttentionHarness::AttentionHarness(const HarnessOptions& options) : options_(opt
   attention_ = std::move(*created);
   attention_->set_selection_listener(&listener_);
   if (options.sparse.is_on()) {
-    auto index = KeyIndex::create(spec, options.sparse.block_index,
-                                  block_id_ranges(spec, kv_->stats().slots_total), {},
+    auto index = KeyIndex::create(spec, options.sparse.block_index, block_id_ranges(*kv_), {},
                                   options.sparse.two_level_blocks);
     KAREZ_CHECK(index.has_value(), index ? "" : index.error().to_string());
     index_.emplace(std::move(*index));

@@ -214,10 +214,15 @@ KVCacheSpec two_group_spec() {
   return spec;
 }
 
+std::vector<BlockIdRange> ranges_of_40_slots(const KVCacheSpec& spec) {
+  const auto cap = 40 * static_cast<std::int64_t>(spec.slot_bytes());
+  return block_id_ranges(*KVCacheManager::create(spec, cap).value());
+}
+
 TEST(KeyIndex, OnlyLayersWithoutAWindowHaveOne) {
   const KVCacheSpec spec = two_group_spec();
   const KeyIndex index =
-      KeyIndex::create(spec, KeyIndexKind::kR2, block_id_ranges(spec, 40)).value();
+      KeyIndex::create(spec, KeyIndexKind::kR2, ranges_of_40_slots(spec)).value();
   EXPECT_TRUE(index.view(0).is_none());
   EXPECT_FALSE(index.view(1).is_none());
   // 40 slots are 20 blocks of the first group and 10 of the second, whose ids follow.
@@ -228,7 +233,7 @@ TEST(KeyIndex, OnlyLayersWithoutAWindowHaveOne) {
 
 TEST(KeyIndex, CopyingABlockCopiesItsRecordsOfAllLayersAndHeads) {
   const KVCacheSpec spec = two_group_spec();
-  KeyIndex index = KeyIndex::create(spec, KeyIndexKind::kR2, block_id_ranges(spec, 40)).value();
+  KeyIndex index = KeyIndex::create(spec, KeyIndexKind::kR2, ranges_of_40_slots(spec)).value();
   int fill = 1;
   for (const int layer : {1, 2}) {
     for (const int head : {0, 1}) {
@@ -251,7 +256,7 @@ TEST(KeyIndex, CopyingABlockCopiesItsRecordsOfAllLayersAndHeads) {
 
 TEST(KeyIndex, CoarseRecordsAreThereForLongContextsOnlyAndCopiedWithTheirBlock) {
   const KVCacheSpec spec = two_group_spec();
-  const auto ranges = block_id_ranges(spec, 40);  // 10 blocks in the layers with an index
+  const auto ranges = ranges_of_40_slots(spec);  // 10 blocks in the layers with an index
   EXPECT_FALSE(KeyIndex::create(spec, KeyIndexKind::kR2, ranges, {}, 10)->view(1).has_coarse());
   EXPECT_FALSE(KeyIndex::create(spec, KeyIndexKind::kMean, ranges, {}, 9)->view(1).has_coarse());
   KeyIndex index = KeyIndex::create(spec, KeyIndexKind::kR2, ranges, {}, 9).value();
@@ -278,10 +283,10 @@ TEST(KeyIndex, CoarseRecordsAreThereForLongContextsOnlyAndCopiedWithTheirBlock) 
 TEST(KeyIndex, CreateChecksTheCentres) {
   const KVCacheSpec spec = two_group_spec();
   auto created =
-      KeyIndex::create(spec, KeyIndexKind::kR2, block_id_ranges(spec, 40), std::vector<float>(7));
+      KeyIndex::create(spec, KeyIndexKind::kR2, ranges_of_40_slots(spec), std::vector<float>(7));
   ASSERT_FALSE(created.has_value());
   EXPECT_THAT(created.error().message(), testing::HasSubstr("7"));
-  const KeyIndex index = KeyIndex::create(spec, KeyIndexKind::kR2, block_id_ranges(spec, 40),
+  const KeyIndex index = KeyIndex::create(spec, KeyIndexKind::kR2, ranges_of_40_slots(spec),
                                           std::vector<float>(std::size_t{3} * 2 * kDim, 1.5F))
                              .value();
   EXPECT_EQ(index.view(2).centres()[2 * kDim - 1], 1.5F);

@@ -50,9 +50,7 @@ Generated generate(const RandomModelSpec& spec, const SparseOptions& sparse, boo
   auto kv = KVCacheManager::create(kv_spec, std::int64_t{1} << 24).value();
   std::optional<KeyIndex> index;
   if (with_index) {
-    index.emplace(KeyIndex::create(kv_spec, sparse.block_index,
-                                   block_id_ranges(kv_spec, kv->stats().slots_total))
-                      .value());
+    index.emplace(KeyIndex::create(kv_spec, sparse.block_index, block_id_ranges(*kv)).value());
   }
   const SequenceId sequence = kv->open();
   Generated run;
