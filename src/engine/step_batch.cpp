@@ -15,15 +15,19 @@ ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const Ke
       rows.tables.push_back(kv.table(planned.kv, group));
     }
     rows.first_position = planned.first_position;
-    rows.num_rows = static_cast<int>(planned.tokens.size());
+    rows.num_rows = planned.num_rows();
     if (key_index != nullptr) {
       rows.first_sparse_position = planned.num_prompt_tokens;
     }
     rows.first_row = static_cast<int>(batch.tokens.size());
     batch.tokens.insert(batch.tokens.end(), planned.tokens.begin(), planned.tokens.end());
+    batch.tokens.insert(batch.tokens.end(), planned.drafts.begin(), planned.drafts.end());
+    const int end = rows.first_row + static_cast<int>(planned.tokens.size());
     batch.sequences.push_back(std::move(rows));
     if (planned.wants_logits) {
-      batch.output_rows.push_back(static_cast<int>(batch.tokens.size()) - 1);
+      for (int row = end - 1; row < end + planned.num_verified_drafts(); ++row) {
+        batch.output_rows.push_back(row);
+      }
     }
   }
   return batch;

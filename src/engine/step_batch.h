@@ -9,7 +9,8 @@
 
 namespace karez {
 
-// The plan's sequences in their order; one output row for each with wants_logits. Rows behind the
+// The plan's sequences in their order, drafts behind their tokens; one output row for each with
+// wants_logits, and one for each draft to be verified. Rows behind the
 // prompt are sparse where sparse attention is on. key_index: of kv's blocks, or null.
 // The views are valid until the next change of kv.
 ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const KeyIndex* key_index);

@@ -31,9 +31,11 @@ ScheduleKey schedule_key(SchedulingPolicy policy, int priority, std::uint64_t ar
   return {policy == SchedulingPolicy::kPriority ? priority : 0, arrival, choice};
 }
 
-TokenShares divide_tokens(std::span<const int> remaining_tokens, const SchedulerOptions& options) {
+TokenShares divide_tokens(std::span<const int> remaining_tokens, std::span<const int> drafts,
+                          const SchedulerOptions& options) {
   TokenShares shares;
   shares.tokens.resize(remaining_tokens.size());
+  shares.drafts.resize(remaining_tokens.size());
   int left = options.max_num_batched_tokens;
   const bool first_is_prompt = !remaining_tokens.empty() && remaining_tokens.front() > 1;
   if (first_is_prompt) {
@@ -45,6 +47,14 @@ TokenShares divide_tokens(std::span<const int> remaining_tokens, const Scheduler
       shares.tokens[i] = 1;
       --left;
       decodes = true;
+    }
+  }
+  int draft_rows = left / 2;
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    if (remaining_tokens[i] == 1 && shares.tokens[i] == 1) {
+      shares.drafts[i] = std::min(drafts[i], draft_rows);
+      draft_rows -= shares.drafts[i];
+      left -= shares.drafts[i];
     }
   }
   int prefill = left + (first_is_prompt ? 1 : 0);

@@ -26,6 +26,7 @@ ScheduleKey schedule_key(SchedulingPolicy policy, int priority, std::uint64_t ar
 // A division of one step's token budget.
 struct TokenShares {
   std::vector<int> tokens;  // [sequences], 0: not in this step
+  std::vector<int> drafts;  // [sequences], rows beside them
   int prefill_left = 0;     // tokens left for prompts of sequences that may start
 };
 
@@ -34,8 +35,11 @@ struct TokenShares {
 //
 // - The first sequence gets at least one token in every step, whatever the others need.
 // - Decodes come next, so that running streams do not wait for prompts.
+// - Drafts get half of what is left at most, so that prompts do not wait for guesses.
 // - Prompts share the rest, in order; max_prefill_tokens_beside_decodes of it at most if anything
 //   decodes in this step.
-TokenShares divide_tokens(std::span<const int> remaining_tokens, const SchedulerOptions& options);
+// drafts: for each sequence, the draft rows that it could use; only decodes get any. May be empty.
+TokenShares divide_tokens(std::span<const int> remaining_tokens, std::span<const int> drafts,
+                          const SchedulerOptions& options);
 
 }  // namespace karez

@@ -71,7 +71,8 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
   KAREZ_CHECK(plan_is_open_, "update() follows schedule()");
   plan_is_open_ = false;
   std::span<const SampledToken> samples = output.samples;
-  for (const PlannedSequence& planned : plan.sequences) {
+  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PlannedSequence& planned = plan.sequences[i];
     if (planned.is_lost) {
       continue;
     }
@@ -79,6 +80,12 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
     KAREZ_CHECK(it != running_.end(), "the plan is of this scheduler");
     Sequence& sequence = it->second;
     sequence.num_computed_tokens += static_cast<int>(planned.tokens.size());
+    if (!planned.drafts.empty()) {
+      const auto accepted = static_cast<std::size_t>(output.accepted_drafts[i]);
+      KAREZ_CHECK(samples.size() > accepted, "a sample for each accepted draft, and the next");
+      take_accepted(sequence, samples.first(accepted));
+      samples = samples.subspan(accepted);
+    }
     if (sequence.use_prefix_cache) {
       const auto computed = static_cast<std::size_t>(
           std::min(sequence.num_computed_tokens,
@@ -116,6 +123,17 @@ bool Scheduler::lose(PlannedSequence& planned) {
   return true;
 }
 
+void Scheduler::take_accepted(Sequence& sequence, std::span<const SampledToken> accepted) {
+  for (const SampledToken& sample : accepted) {
+    KAREZ_CHECK(!sample.finished, "drafts behind the end of an answer are not accepted");
+    sequence.tokens.push_back(sample.token);
+  }
+  sequence.num_computed_tokens += static_cast<int>(accepted.size());
+  sequence.drafts = {};
+  const bool is_shorter = kv_.truncate(sequence.kv, sequence.num_computed_tokens);
+  KAREZ_CHECK(is_shorter, "a step releases nothing that its own rows read");
+}
+
 void Scheduler::take_samples(Sequences::iterator it, std::span<const SampledToken> samples) {
   Sequence& sequence = it->second;
   const int num_tokens = static_cast<int>(sequence.tokens.size());
@@ -141,6 +159,23 @@ void Scheduler::take_samples(Sequences::iterator it, std::span<const SampledToke
   }
   sequence.num_choices = 1;
   sequence.tokens.push_back(samples[0].token);
+}
+
+std::vector<DraftCandidate> Scheduler::draft_candidates() const {
+  std::vector<DraftCandidate> candidates;
+  for (const auto& [key, sequence] : running_) {
+    if (sequence.num_remaining_tokens() == 1 && sequence.num_choices == 1 &&
+        static_cast<int>(sequence.tokens.size()) > sequence.num_prompt_tokens) {
+      candidates.push_back({key, sequence.request, sequence.choice, sequence.tokens});
+    }
+  }
+  return candidates;
+}
+
+void Scheduler::set_drafts(const ScheduleKey& key, Drafts drafts) {
+  const auto it = running_.find(key);
+  KAREZ_CHECK(!plan_is_open_ && it != running_.end(), "drafts are for running sequences");
+  it->second.drafts = std::move(drafts);
 }
 
 void Scheduler::update_failed(const StepPlan& plan) {
@@ -174,6 +209,7 @@ void Scheduler::close(Sequence& sequence) {
   }
   sequence.kv = SequenceId::none();
   sequence.num_computed_tokens = 0;
+  sequence.drafts = {};
 }
 
 int Scheduler::num_running() const {

@@ -27,6 +27,10 @@
 // Starvation: none under kFcfs. Under kPriority a stream of requests with lower numbers can hold
 // back those with higher numbers for as long as it lasts, waiting or running (by preemption).
 //
+// Drafts (speculative decoding) are rows beside a sequence's own token. They take slots that nobody
+// else needs in the step, and never preempt. Their KV is given up again in update(), as far as they
+// were not accepted; nobody else finds it, and it does not go home before.
+//
 // Does not know models, logits, stop conditions, time or text.
 // Thread: one owner thread, the KVCacheManager's.
 // Owns: the sequences, and those that it opens in the KVCacheManager.
@@ -74,6 +78,13 @@ class Scheduler {
   // ids are ignored. Requires: as add().
   void cancel(RequestId request);
 
+  // The running sequences that could use drafts, in the order of service. Valid until the next call
+  // that is not const.
+  std::vector<DraftCandidate> draft_candidates() const;
+  // For the next step alone; as many of them are computed as there is room for.
+  // Requires: the key is a candidate's.
+  void set_drafts(const ScheduleKey& key, Drafts drafts);
+
   // The next step. Not empty (sequences or ended) if there is work. Its room in the KV store is
   // taken. Call update() or update_failed() with it before the next one.
   StepPlan schedule();
@@ -102,6 +113,10 @@ class Scheduler {
   void plan_running(StepPlan& plan, int& prefill_left);
   // False: not now, and nobody behind it either.
   [[nodiscard]] bool plan_waiting(StepPlan& plan, Sequences::iterator sequence, int& prefill_left);
+  // Takes slots for one token and the drafts. False: there are too few, of those that the others
+  // leave.
+  [[nodiscard]] bool make_room_for_drafts(Sequence& sequence, int num_drafts,
+                                          std::int64_t slots_of_others);
   void add_to_plan(StepPlan& plan, const ScheduleKey& key, const Sequence& sequence,
                    int num_tokens) const;
   void end(StepPlan& plan, Sequences::iterator sequence);
@@ -114,6 +129,7 @@ class Scheduler {
   std::int64_t floor_slots(const Sequence& sequence) const;
   std::int64_t slots_to_read_one_layer(int num_tokens) const;
   std::int64_t slots_to_compute_rest(const Sequence& sequence) const;
+  void take_accepted(Sequence& sequence, std::span<const SampledToken> accepted);
   void take_samples(Sequences::iterator sequence, std::span<const SampledToken> samples);
   int num_running() const;
 

@@ -28,19 +28,32 @@ StepPlan Scheduler::schedule() {
 // On return prefill_left is 0 if anyone lacked slots: then nobody new may start.
 void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
   std::vector<int> remaining;
+  std::vector<int> drafts;
   remaining.reserve(running_.size());
   for (const auto& [key, sequence] : running_) {
     remaining.push_back(sequence.num_remaining_tokens());
+    drafts.push_back(sequence.drafts.size());
   }
-  const TokenShares shares = divide_tokens(remaining, options_);
+  const TokenShares shares = divide_tokens(remaining, drafts, options_);
   prefill_left = shares.prefill_left;
+  // Slots that the sequences at hand and behind it need without drafts.
+  std::int64_t slots_needed = 0;
+  {
+    auto tokens = shares.tokens.begin();
+    for (const auto& [key, sequence] : running_) {
+      slots_needed += std::max<std::int64_t>(0, kv_.slots_needed(sequence.kv, *tokens++));
+    }
+  }
   const std::int64_t preemptions_before = counters_.preemptions;
   std::size_t index = 0;
   // make_room() may take away sequences behind `it`, never those before.
   for (auto it = running_.begin(); it != running_.end(); ++index) {
     const auto current = it;
     const int share = shares.tokens[index];
-    const int granted = share == 0 ? 0 : make_room(current, share);
+    slots_needed -= std::max<std::int64_t>(0, kv_.slots_needed(current->second.kv, share));
+    const bool has_drafts =
+        make_room_for_drafts(current->second, shares.drafts[index], slots_needed);
+    const int granted = has_drafts || share == 0 ? share : make_room(current, share);
     ++it;
     if (granted > 0) {
       add_to_plan(plan, current->first, current->second, granted);
@@ -67,6 +80,16 @@ int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
   return num_tokens;
 }
 
+bool Scheduler::make_room_for_drafts(Sequence& sequence, int num_drafts,
+                                     std::int64_t slots_of_others) {
+  const bool has_room =
+      num_drafts > 0 &&
+      kv_.slots_needed(sequence.kv, 1 + num_drafts) + slots_of_others <= kv_.slots_available() &&
+      kv_.extend(sequence.kv, 1 + num_drafts);
+  sequence.drafts.shorten(has_room ? num_drafts : 0);
+  return has_room;
+}
+
 void Scheduler::preempt_last() {
   const auto victim = std::prev(running_.end());
   close(victim->second);
@@ -80,6 +103,7 @@ void Scheduler::demote_last_ones() {
   }
   while (running_.size() > 1 && !floors_fit_with(nullptr)) {
     const auto victim = std::prev(running_.end());
+    victim->second.drafts = {};
     kv_.demote(victim->second.kv);
     waiting_.insert(running_.extract(victim));
     ++counters_.preemptions;
@@ -173,9 +197,11 @@ void Scheduler::add_to_plan(StepPlan& plan, const ScheduleKey& key, const Sequen
                        .subspan(static_cast<std::size_t>(sequence.num_computed_tokens),
                                 static_cast<std::size_t>(num_tokens));
   planned.wants_logits = num_tokens == sequence.num_remaining_tokens();
+  planned.drafts = sequence.drafts.tokens;
+  planned.num_hints = sequence.drafts.num_hints;
   planned.num_prompt_tokens = sequence.num_prompt_tokens;
   planned.cached_tokens = sequence.cached_tokens;
-  plan.num_tokens += num_tokens;
+  plan.num_tokens += planned.num_rows();
   plan.sequences.push_back(planned);
 }
 
@@ -234,7 +260,7 @@ bool Scheduler::floors_fit_with(const Sequence* another) const {
   for (const auto& [key, sequence] : running_) {
     floors += floor_slots(sequence);
     wholes += whole_slots(sequence);
-    rows += sequence.num_remaining_tokens();
+    rows += sequence.num_remaining_tokens() + sequence.drafts.size();
   }
   rows += another == nullptr ? 0 : another->num_remaining_tokens();
   rows = std::min<std::int64_t>(rows, options_.max_num_batched_tokens);
@@ -273,8 +299,9 @@ std::int64_t Scheduler::slots_to_read_one_layer(int num_tokens) const {
 // for all tokens does not see; what it holds already the other figure does not see.
 std::int64_t Scheduler::slots_to_compute_rest(const Sequence& sequence) const {
   const int total = static_cast<int>(sequence.tokens.size());
-  const int rest = total - kv_.num_tokens(sequence.kv);  // room for this step is taken already
-  if (rest == 0) {
+  // Room for this step, and its drafts, is taken already.
+  const int rest = total - kv_.num_tokens(sequence.kv);
+  if (rest <= 0) {
     return 0;
   }
   const std::int64_t alone = kv_.spec().slots_for_sequence(total, options_.max_num_batched_tokens);

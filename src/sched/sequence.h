@@ -12,6 +12,7 @@
 // Thread: the scheduler's.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,18 @@
 #include "sched/request.h"
 
 namespace karez {
+
+// Guesses of what follows a sequence's last token (speculative decoding).
+struct Drafts {
+  std::vector<TokenId> tokens;
+  int num_hints = 0;  // the last of them: computed for what they would read, not verified
+
+  int size() const { return static_cast<int>(tokens.size()); }
+  void shorten(int count) {
+    num_hints = std::clamp(num_hints - (size() - count), 0, count);
+    tokens.resize(static_cast<std::size_t>(count));
+  }
+};
 
 struct Sequence {
   RequestId request = 0;
@@ -39,6 +52,7 @@ struct Sequence {
   SequenceId kv;
   int num_computed_tokens = 0;  // their KV is written
   PrefixChain chain;
+  Drafts drafts;  // of the next step, or of the one that is computed
 
   int num_remaining_tokens() const { return static_cast<int>(tokens.size()) - num_computed_tokens; }
 };

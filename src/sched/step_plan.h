@@ -23,11 +23,28 @@ struct PlannedSequence {
   SequenceId kv;
   int first_position = 0;
   std::span<const TokenId> tokens;
-  bool wants_logits = false;  // of the last token: the sequence's next one is sampled
+  // Guesses of what follows the last token, to be verified in the same step: row i + 1 of these is
+  // right if the token sampled after row i is. Empty unless wants_logits, and with num_choices 1.
+  std::span<const TokenId> drafts;
+  // The last of the drafts are hints: computed for what they would read, and never verified.
+  int num_hints = 0;
+  // Of the last token and of each draft that is verified: the sequence's next ones are sampled.
+  bool wants_logits = false;
   int num_prompt_tokens = 0;
   int cached_tokens = 0;  // of the prompt
   // Set by Scheduler::lose(): the step's results for it are void, update() passes it over.
   bool is_lost = false;
+
+  int num_rows() const { return static_cast<int>(tokens.size() + drafts.size()); }
+  int num_verified_drafts() const { return static_cast<int>(drafts.size()) - num_hints; }
+};
+
+// A sequence that generates, and could be given drafts for the next step.
+struct DraftCandidate {
+  ScheduleKey key;
+  RequestId request = 0;
+  int choice = 0;
+  std::span<const TokenId> tokens;  // the prompt and what was generated
 };
 
 // Choices that the scheduler ended by itself: the fast tier is full of this one sequence.
@@ -39,7 +56,7 @@ struct EndedSequence {
 
 struct StepPlan {
   std::vector<PlannedSequence> sequences;
-  int num_tokens = 0;  // of all sequences together
+  int num_tokens = 0;  // of all sequences together, drafts included
   std::vector<EndedSequence> ended;
 };
 
@@ -49,9 +66,12 @@ struct SampledToken {
   bool finished = false;
 };
 
-// In the order of the plan: for each sequence with wants_logits, num_choices tokens.
 struct StepOutput {
+  // In the order of the plan: for each sequence with wants_logits, a token for each choice; for one
+  // with drafts, those that were accepted and one more, or as far as one that is `finished`.
   std::vector<SampledToken> samples;
+  // [plan.sequences], how many of these tokens stand for drafts that were accepted. Empty: none.
+  std::vector<int> accepted_drafts;
 };
 
 }  // namespace karez

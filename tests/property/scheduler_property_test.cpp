@@ -28,6 +28,7 @@ struct Load {
   std::vector<int> windows;  // of the layers
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   int hash_bits = 128;  // 0: no prefix cache
+  bool drafts = false;
 };
 
 void PrintTo(const Load& load, std::ostream* out) { *out << load.name; }
@@ -73,6 +74,7 @@ struct Running {
   std::uint64_t arrival = 0;
   std::map<int, std::vector<TokenId>> answers;  // of choices that have begun
   std::map<int, bool> finished;
+  std::map<int, std::vector<TokenId>> expected;  // with drafts: answers alone, made when needed
   bool is_done() const { return static_cast<int>(finished.size()) == request.num_choices; }
 };
 
@@ -126,6 +128,8 @@ class Driver {
   std::int64_t hits() const { return scheduler_->stats().prefix_hits_tokens; }
   std::int64_t forks() const { return forks_; }
   std::int64_t ended() const { return ended_; }
+  std::int64_t drafted() const { return drafted_; }
+  std::int64_t accepted() const { return accepted_; }
 
  private:
   int number(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
@@ -179,6 +183,9 @@ class Driver {
 
   void step() {
     const auto [oldest_id, oldest_choice] = oldest();
+    if (load_.drafts) {
+      give_drafts();
+    }
     const StepPlan plan = scheduler_->schedule();
     bool oldest_progresses = false;
     for (const PlannedSequence& planned : plan.sequences) {
@@ -222,8 +229,64 @@ class Driver {
     }
   }
 
+  // Right ones, wrong ones, and right ones up to some place; beyond the answer's end too.
+  void give_drafts() {
+    for (const DraftCandidate& candidate : scheduler_->draft_candidates()) {
+      Running& running = running_.at(candidate.request);
+      ASSERT_LT(running.request.prompt.size(), candidate.tokens.size());
+      if (chance(25)) {
+        continue;
+      }
+      auto& expected = running.expected[candidate.choice];
+      if (expected.empty()) {
+        expected = answer_alone(load_.windows, running.request.prompt, running.request.max_tokens,
+                                candidate.choice);
+      }
+      std::vector<TokenId> drafts;
+      const auto known = candidate.tokens.size() - running.request.prompt.size();
+      for (std::size_t i = known; i < expected.size() && drafts.size() < 20; ++i) {
+        drafts.push_back(chance(85) ? expected[i] : number(0, kVocabSize - 1));
+      }
+      drafts.resize(static_cast<std::size_t>(number(1, 24)), 7);
+      const int num_hints = chance(20) ? number(0, static_cast<int>(drafts.size())) : 0;
+      scheduler_->set_drafts(candidate.key, {std::move(drafts), num_hints});
+    }
+  }
+
+  // The samples after each verified row, as long as they are what the next row was computed for.
+  void verify(const PlannedSequence& planned, std::span<const float> logits, StepOutput& output) {
+    Running& running = running_.at(planned.request);
+    std::vector<TokenId>& answer = running.answers[planned.choice];
+    drafted_ += planned.num_verified_drafts();
+    for (std::size_t row = 0;; ++row) {
+      const TokenId token =
+          choose(logits.subspan(row * std::size_t{kVocabSize}, kVocabSize), planned.choice);
+      answer.push_back(token);
+      const bool finished =
+          token == kEnd || static_cast<int>(answer.size()) == running.request.max_tokens;
+      if (finished) {
+        running.finished[planned.choice] = true;
+      }
+      output.samples.push_back({token, finished});
+      if (finished || static_cast<int>(row) == planned.num_verified_drafts() ||
+          planned.drafts[row] != token) {
+        output.accepted_drafts.back() = static_cast<int>(row);
+        accepted_ += static_cast<int>(row);
+        return;
+      }
+    }
+  }
+
   void sample(const StepPlan& plan, std::span<const float> logits, StepOutput& output) {
     for (const PlannedSequence& planned : plan.sequences) {
+      output.accepted_drafts.push_back(0);
+      if (!planned.drafts.empty()) {
+        ASSERT_TRUE(planned.wants_logits && planned.num_choices == 1);
+        const auto rows = static_cast<std::size_t>(1 + planned.num_verified_drafts());
+        verify(planned, logits.first(rows * kVocabSize), output);
+        logits = logits.subspan(rows * kVocabSize);
+        continue;
+      }
       Running& running = running_.at(planned.request);
       const int prompt_tokens = static_cast<int>(running.request.prompt.size());
       ASSERT_GE(planned.cached_tokens, 0);
@@ -300,6 +363,8 @@ class Driver {
   std::pair<RequestId, int> oldest_started_;
   std::int64_t forks_ = 0;
   std::int64_t ended_ = 0;
+  std::int64_t drafted_ = 0;   // drafts that were verified
+  std::int64_t accepted_ = 0;  // of these
 };
 
 class SchedulerLoad : public testing::TestWithParam<Load> {};
@@ -309,6 +374,8 @@ TEST_P(SchedulerLoad, EveryAnswerIsThatOfTheRequestAlone) {
   std::int64_t hits = 0;
   std::int64_t forks = 0;
   std::int64_t ended = 0;
+  std::int64_t drafted = 0;
+  std::int64_t accepted = 0;
   for (unsigned seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     Driver driver(GetParam(), seed);
@@ -320,8 +387,14 @@ TEST_P(SchedulerLoad, EveryAnswerIsThatOfTheRequestAlone) {
     hits += driver.hits();
     forks += driver.forks();
     ended += driver.ended();
+    drafted += driver.drafted();
+    accepted += driver.accepted();
   }
   // The load reaches what it is for.
+  if (GetParam().drafts) {
+    EXPECT_GT(accepted, 1000);
+    EXPECT_GT(drafted - accepted, 1000);
+  }
   EXPECT_GT(preemptions, 5);
   EXPECT_GT(forks, 50);
   if (std::ranges::count(GetParam().windows, 0) > 0) {
@@ -344,7 +417,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Load{"NarrowWindows", {5, 0, 5}, SchedulingPolicy::kPriority},        //
                     Load{"WindowsOnly", {16, 33}},                                        //
                     Load{"WindowAndFullColliding", {40, 0}, SchedulingPolicy::kFcfs, 4},  //
-                    Load{"WindowWithoutPrefixCache", {24, 0}, SchedulingPolicy::kFcfs, 0}),
+                    Load{"WindowWithoutPrefixCache", {24, 0}, SchedulingPolicy::kFcfs, 0},
+                    Load{"Drafts", {0}, SchedulingPolicy::kFcfs, 128, true},
+                    Load{"DraftsInWindows", {16, 5}, SchedulingPolicy::kFcfs, 128, true},
+                    Load{"DraftsOfAll", {40, 0}, SchedulingPolicy::kPriority, 8, true}),
     [](const auto& load) { return load.param.name; });
 
 }  // namespace

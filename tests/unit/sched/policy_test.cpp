@@ -29,7 +29,7 @@ TEST_P(DivideTokens, GivesEachSequenceItsShare) {
   SchedulerOptions options;
   options.max_num_batched_tokens = division.max_num_batched_tokens;
   options.max_prefill_tokens_beside_decodes = division.max_prefill_tokens_beside_decodes;
-  const TokenShares shares = divide_tokens(division.remaining, options);
+  const TokenShares shares = divide_tokens(division.remaining, {}, options);
   EXPECT_EQ(shares.tokens, division.tokens);
   EXPECT_EQ(shares.prefill_left, division.prefill_left);
 }
@@ -50,6 +50,29 @@ INSTANTIATE_TEST_SUITE_P(
         Division{"APromptBehindDecodesWaits", {1, 1, 50}, 2, 128, {1, 1, 0}, 0},
         Division{"LimitAboveTheBudget", {1, 50}, 8, 128, {1, 7}, 0},
         Division{"LimitOfOne", {1, 50}, 8, 1, {1, 1}, 0}));
+
+TEST(DivideTokens, DraftsGetHalfOfWhatDecodesLeave) {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = 16;
+  const auto drafts_of = [&](std::vector<int> remaining, std::vector<int> drafts) {
+    return divide_tokens(remaining, drafts, options).drafts;
+  };
+  EXPECT_EQ(drafts_of({1, 1}, {4, 4}), (std::vector<int>{4, 3})) << "14 rows are left";
+  EXPECT_EQ(drafts_of({1, 100, 1}, {2, 9, 2}), (std::vector<int>{2, 0, 2})) << "prompts get none";
+  EXPECT_EQ(drafts_of({1, 1}, {20, 20}), (std::vector<int>{7, 0}));
+  const TokenShares shares =
+      divide_tokens(std::vector<int>{1, 100}, std::vector<int>{3, 0}, options);
+  EXPECT_EQ(shares.tokens, (std::vector<int>{1, 12})) << "prompts get what drafts leave";
+}
+
+TEST(DivideTokens, NobodyDraftsWhoIsNotInTheStep) {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = 2;
+  const TokenShares shares =
+      divide_tokens(std::vector<int>{1, 1, 1}, std::vector<int>{3, 3, 3}, options);
+  EXPECT_EQ(shares.tokens, (std::vector<int>{1, 1, 0}));
+  EXPECT_EQ(shares.drafts, (std::vector<int>{0, 0, 0}));
+}
 
 TEST(ScheduleKey, OrdersByPriorityOnlyIfThePolicySaysSo) {
   const auto fcfs = SchedulingPolicy::kFcfs;
