@@ -40,6 +40,7 @@ class ChoiceStream {
 
   bool finished() const { return finished_; }
   int generated_tokens() const { return generated_tokens_; }
+  int tokens_left() const { return max_tokens_ - generated_tokens_; }
 
  private:
   std::span<const float> adjust(std::span<const float> logits, std::vector<float>& scratch) const;

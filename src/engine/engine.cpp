@@ -51,19 +51,22 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
                                                  std::unique_ptr<KVCacheManager> kv,
                                                  const Vocabulary& vocabulary,
                                                  std::unique_ptr<KeyIndex> key_index,
-                                                 std::unique_ptr<BlockLoader> loader) {
+                                                 std::unique_ptr<BlockLoader> loader,
+                                                 std::unique_ptr<Speculation> speculation) {
   if (auto valid = options.validate(); !valid) {
     return fail(std::move(valid.error()));
   }
   std::unique_ptr<Engine> engine(new Engine(options, std::move(runner), std::move(kv), vocabulary,
-                                            std::move(key_index), std::move(loader)));
+                                            std::move(key_index), std::move(loader),
+                                            std::move(speculation)));
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   return engine;
 }
 
 Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
-               std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader)
+               std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
+               std::unique_ptr<Speculation> speculation)
     : options_(options),
       vocabulary_(vocabulary),
       limits_{runner->config().vocab_size, options.context_tokens, options.scheduler.max_num_seqs},
@@ -73,7 +76,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
       key_index_(std::move(key_index)),
       kv_(std::move(kv)),
       loop_(*runner_, *kv_, key_index_.get(), loader_.get(), prefix_cache_of(options, *kv_),
-            options.scheduler, clock_of(options)),
+            std::move(speculation), options.scheduler, clock_of(options)),
       stats_(loop_.stats()) {}
 
 Engine::~Engine() { shutdown(std::chrono::milliseconds(0)); }

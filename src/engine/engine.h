@@ -28,6 +28,7 @@
 #include "kv/kv_cache_manager.h"
 #include "model/model_runner.h"
 #include "sched/scheduler_options.h"
+#include "spec/speculation.h"
 
 namespace karez {
 
@@ -49,14 +50,13 @@ class Engine final : public EngineClient {
  public:
   // Starts the thread. The vocabulary must outlive the engine. key_index: from attach_key_index(),
   // for a runner with sparse attention; else null. loader: the runner's selection listener, for a
-  // store with a home tier; else null.
+  // store with a home tier; else null. speculation: null: nobody drafts.
   // Fails: as EngineOptions::validate().
-  static Expected<std::unique_ptr<Engine>> create(const EngineOptions& options,
-                                                  std::unique_ptr<ModelRunner> runner,
-                                                  std::unique_ptr<KVCacheManager> kv,
-                                                  const Vocabulary& vocabulary,
-                                                  std::unique_ptr<KeyIndex> key_index = nullptr,
-                                                  std::unique_ptr<BlockLoader> loader = nullptr);
+  static Expected<std::unique_ptr<Engine>> create(
+      const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
+      std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
+      std::unique_ptr<KeyIndex> key_index = nullptr, std::unique_ptr<BlockLoader> loader = nullptr,
+      std::unique_ptr<Speculation> speculation = nullptr);
   // Cancels what still runs.
   ~Engine() override;
 
@@ -73,7 +73,8 @@ class Engine final : public EngineClient {
  private:
   Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
          std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
-         std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader);
+         std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
+         std::unique_ptr<Speculation> speculation);
   void run();
   // Of a sequence of its own.
   std::int64_t kv_bytes(std::int64_t num_tokens) const;

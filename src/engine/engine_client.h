@@ -18,6 +18,7 @@
 #include "engine/kv_map.h"
 #include "kv/residency.h"
 #include "sched/request.h"
+#include "spec/speculation.h"
 
 namespace karez {
 
@@ -52,6 +53,10 @@ struct GenerationEvent {
   // KV head) that its rows read, and those that had to be loaded first.
   std::int64_t kv_blocks_read = 0;
   std::int64_t kv_blocks_loaded = 0;
+  // Of the whole request so far, with speculative decoding: drafts that were verified, and
+  // accepted.
+  std::int64_t draft_tokens = 0;
+  std::int64_t accepted_draft_tokens = 0;
   std::string stop_match;  // the stop string that ended it, if one did
   RequestTimings timings;
 };
@@ -69,6 +74,8 @@ struct EngineStats {
   std::int64_t demotions = 0;      // to the tier below the fast one, nothing is computed again
   bool has_home = false;           // there is such a tier
   ResidencyStats tiers;            // what moved between the two
+  bool has_speculation = false;    // there is a drafter
+  SpeculationStats speculation;    // what came of it
   std::int64_t prompt_tokens = 0;  // computed or found, since start
   std::int64_t generated_tokens = 0;
   std::int64_t steps = 0;

@@ -1,20 +1,28 @@
 #include "engine/engine_loop.h"
 
+#include <algorithm>
 #include <span>
 
 #include "base/check.h"
 #include "engine/step_batch.h"
 
 namespace karez {
+namespace {
+
+bool is_decode(const PlannedSequence& planned) { return planned.tokens.size() == 1; }
+
+}  // namespace
 
 EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
                        BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
-                       const SchedulerOptions& options, std::function<double()> clock)
+                       std::unique_ptr<Speculation> speculation, const SchedulerOptions& options,
+                       std::function<double()> clock)
     : runner_(runner),
       kv_(kv),
       key_index_(key_index),
       loader_(loader),
       prefix_cache_(std::move(prefix_cache)),
+      speculation_(std::move(speculation)),
       scheduler_(kv, prefix_cache_.get(), options),
       clock_(std::move(clock)) {
   KAREZ_CHECK(loader != nullptr || kv.residency() == nullptr, "a home tier needs a loader");
@@ -51,6 +59,7 @@ void EngineLoop::cancel_all() {
 
 void EngineLoop::plan() {
   step_start_seconds_ = clock_();
+  draft();
   plan_ = scheduler_.schedule();
   for (const EndedSequence& ended : plan_.ended) {
     end_choices(ended.request, ended.choice, ended.num_choices, FinishReason::kLength,
@@ -75,7 +84,11 @@ void EngineLoop::compute() {
   if (loader_ != nullptr) {
     reads = loader_->end_step();
   }
-  totals_.forward_seconds += clock_() - forward_start;
+  const double forward_seconds = clock_() - forward_start;
+  totals_.forward_seconds += forward_seconds;
+  if (speculation_ != nullptr && std::ranges::all_of(plan.sequences, is_decode)) {
+    speculation_->note_step(plan.num_tokens, forward_seconds);
+  }
   if (std::exchange(wants_kv_map_, false)) {
     const PlannedSequence& first = plan.sequences.front();
     kv_map_ = std::make_shared<const KvMap>(make_kv_map(kv_, first.request, first.kv));
@@ -93,6 +106,29 @@ void EngineLoop::compute() {
   }
   ++totals_.steps;
   totals_.step_seconds += clock_() - step_start_seconds_;
+}
+
+void EngineLoop::draft() {
+  if (speculation_ == nullptr) {
+    return;
+  }
+  const std::vector<DraftCandidate> candidates = scheduler_.draft_candidates();
+  std::vector<DraftQuery> queries;
+  for (const DraftCandidate& candidate : candidates) {
+    const ChoiceStream& choice =
+        active_.at(candidate.request)
+            .submission.choices[static_cast<std::size_t>(candidate.choice)];
+    // The last token of an answer is never fed back.
+    queries.push_back({{candidate.request, candidate.choice},
+                       candidate.tokens,
+                       std::max(0, choice.tokens_left() - 1)});
+  }
+  std::vector<std::vector<TokenId>> drafts = speculation_->draft(queries);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (!drafts[i].empty()) {
+      scheduler_.set_drafts(candidates[i].key, {std::move(drafts[i])});
+    }
+  }
 }
 
 void EngineLoop::note_reads(StepPlan& plan, std::span<const BlockLoader::SequenceReads> reads) {
@@ -123,30 +159,31 @@ void EngineLoop::note_scheduled(const StepPlan& plan) {
 
 StepOutput EngineLoop::sample(const StepPlan& plan, std::span<const float> logits) {
   StepOutput output;
+  output.accepted_drafts.resize(plan.sequences.size());
   const auto vocab_size = static_cast<std::size_t>(runner_.config().vocab_size);
-  for (const PlannedSequence& planned : plan.sequences) {
+  for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
+    const PlannedSequence& planned = plan.sequences[i];
     if (!planned.wants_logits) {
       continue;
     }
+    const std::size_t num_values =
+        vocab_size * static_cast<std::size_t>(1 + planned.num_verified_drafts());
+    KAREZ_CHECK(logits.size() >= num_values, "logits for each output row");
+    const std::span<const float> rows = logits.first(num_values);
+    logits = logits.subspan(num_values);
     if (planned.is_lost) {
-      logits = logits.subspan(vocab_size);
       continue;
     }
-    KAREZ_CHECK(logits.size() >= vocab_size, "logits for each output row");
-    const std::span<const float> row = logits.first(vocab_size);
-    logits = logits.subspan(vocab_size);
     ActiveRequest& active = active_.at(planned.request);
     if (!active.first_token_seconds) {
       active.first_token_seconds = clock_();
       totals_.prompt_tokens += static_cast<std::int64_t>(active.submission.request->prompt.size());
     }
-    for (int i = 0; i < planned.num_choices; ++i) {
-      const auto choice = static_cast<std::size_t>(planned.choice + i);
-      ChoiceStream::Step step = active.submission.choices[choice].next(row, scratch_);
-      ++totals_.generated_tokens;
-      output.samples.push_back(step.sampled);
-      if (step.event) {
-        keep_event(active, std::move(*step.event));
+    if (planned.num_choices == 1) {
+      output.accepted_drafts[i] = verify(active, planned, rows, output);
+    } else {
+      for (int choice = planned.choice; choice < planned.choice + planned.num_choices; ++choice) {
+        sample_one(active, choice, rows, output);
       }
     }
     if (active.num_unfinished == 0) {
@@ -156,6 +193,45 @@ StepOutput EngineLoop::sample(const StepPlan& plan, std::span<const float> logit
   return output;
 }
 
+bool EngineLoop::sample_one(ActiveRequest& active, int choice, std::span<const float> row,
+                            StepOutput& output) {
+  ChoiceStream::Step step =
+      active.submission.choices[static_cast<std::size_t>(choice)].next(row, scratch_);
+  ++totals_.generated_tokens;
+  output.samples.push_back(step.sampled);
+  if (step.event) {
+    keep_event(active, std::move(*step.event));
+  }
+  return !step.sampled.finished;
+}
+
+int EngineLoop::verify(ActiveRequest& active, const PlannedSequence& planned,
+                       std::span<const float> rows, StepOutput& output) {
+  const auto vocab_size = static_cast<std::size_t>(runner_.config().vocab_size);
+  const auto num_drafts = static_cast<std::size_t>(planned.num_verified_drafts());
+  const std::size_t first_sample = output.samples.size();
+  active.draft_tokens += planned.num_verified_drafts();
+  std::size_t accepted = 0;
+  while (
+      sample_one(active, planned.choice, rows.subspan(accepted * vocab_size, vocab_size), output) &&
+      accepted < num_drafts && output.samples.back().token == planned.drafts[accepted]) {
+    ++accepted;
+    ++active.accepted_draft_tokens;
+  }
+  if (speculation_ != nullptr) {
+    std::vector<TokenId> came;
+    for (const SampledToken& sample : std::span(output.samples).subspan(first_sample)) {
+      came.push_back(sample.token);
+    }
+    const DraftSequence sequence{planned.request, planned.choice};
+    speculation_->note(sequence, planned.num_verified_drafts(), came);
+    if (output.samples.back().finished) {
+      speculation_->forget(sequence);
+    }
+  }
+  return static_cast<int>(accepted);
+}
+
 void EngineLoop::end_choices(RequestId id, int first_choice, int num_choices, FinishReason reason,
                              const std::optional<Status>& error) {
   ActiveRequest& active = active_.at(id);
@@ -163,6 +239,9 @@ void EngineLoop::end_choices(RequestId id, int first_choice, int num_choices, Fi
     ChoiceStream& choice = active.submission.choices[static_cast<std::size_t>(i)];
     if (!choice.finished()) {
       keep_event(active, choice.end(reason, error));
+    }
+    if (speculation_ != nullptr) {
+      speculation_->forget({id, i});
     }
   }
   if (active.num_unfinished == 0) {
@@ -176,6 +255,8 @@ void EngineLoop::keep_event(ActiveRequest& active, GenerationEvent event) {
   event.cached_tokens = active.cached_tokens;
   event.kv_blocks_read = active.kv_blocks_read;
   event.kv_blocks_loaded = active.kv_blocks_loaded;
+  event.draft_tokens = active.draft_tokens;
+  event.accepted_draft_tokens = active.accepted_draft_tokens;
   const double scheduled = active.scheduled_seconds.value_or(now);
   const double first_token = active.first_token_seconds.value_or(now);
   event.timings.queue_seconds = scheduled - active.submission.submitted_seconds;
@@ -208,6 +289,10 @@ EngineStats EngineLoop::stats() const {
   stats.prefix_cache_hits_tokens = scheduler.prefix_hits_tokens;
   stats.preemptions = scheduler.preemptions;
   stats.demotions = scheduler.demotions;
+  if (speculation_ != nullptr) {
+    stats.has_speculation = true;
+    stats.speculation = speculation_->stats();
+  }
   if (kv_.residency() != nullptr) {
     stats.has_home = true;
     stats.tiers = kv_.residency()->stats();

@@ -20,6 +20,7 @@
 #include "kv/prefix_cache.h"
 #include "model/model_runner.h"
 #include "sched/scheduler.h"
+#include "spec/speculation.h"
 
 namespace karez {
 
@@ -34,10 +35,11 @@ class EngineLoop {
 
   // All must outlive it. key_index: of kv's blocks; null: the runner has no sparse attention.
   // loader: the runner's selection listener, needed if kv has a home tier; else may be null.
-  // prefix_cache: null turns sharing off. clock: seconds.
+  // prefix_cache: null turns sharing off. speculation: null: nobody drafts. clock: seconds.
   EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
              BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
-             const SchedulerOptions& options, std::function<double()> clock);
+             std::unique_ptr<Speculation> speculation, const SchedulerOptions& options,
+             std::function<double()> clock);
 
   void add(Submission submission);
   // Ends all its choices with kCancelled. Unknown ids are ignored.
@@ -67,15 +69,26 @@ class EngineLoop {
     int cached_tokens = 0;
     std::int64_t kv_blocks_read = 0;
     std::int64_t kv_blocks_loaded = 0;
+    std::int64_t draft_tokens = 0;
+    std::int64_t accepted_draft_tokens = 0;
     std::optional<double> scheduled_seconds;
     std::optional<double> first_token_seconds;
   };
 
+  // Asks for drafts of the sequences that generate in the next step.
+  void draft();
   void note_scheduled(const StepPlan& plan);
   // Counts them; sequences whose KV could not be read from home are computed again.
   void note_reads(StepPlan& plan, std::span<const BlockLoader::SequenceReads> reads);
-  // Samples for each choice with logits and keeps its event.
+  // Samples for each choice with logits and keeps its events.
   StepOutput sample(const StepPlan& plan, std::span<const float> logits);
+  // A token of the choice, appended to the output. False: it has ended.
+  bool sample_one(ActiveRequest& active, int choice, std::span<const float> row,
+                  StepOutput& output);
+  // Samples after the sequence's token and after each draft that turns out right. Returns how many
+  // did. rows: f32 [1 + num_verified_drafts][vocab_size].
+  int verify(ActiveRequest& active, const PlannedSequence& planned, std::span<const float> rows,
+             StepOutput& output);
   void end_choices(RequestId id, int first_choice, int num_choices, FinishReason reason,
                    const std::optional<Status>& error);
   void keep_event(ActiveRequest& active, GenerationEvent event);
@@ -85,6 +98,7 @@ class EngineLoop {
   const KeyIndex* key_index_;
   BlockLoader* loader_;
   std::unique_ptr<PrefixCache> prefix_cache_;
+  std::unique_ptr<Speculation> speculation_;
   Scheduler scheduler_;
   std::function<double()> clock_;
   std::unordered_map<RequestId, ActiveRequest> active_;

@@ -12,9 +12,10 @@ MAY_INCLUDE = {
     "sampling": ("base",),
     "sched": ("base", "kv", "sampling"),
     "model": ("base", "kv", "attention", "sampling"),
-    "engine": ("base", "kv", "attention", "sampling", "sched", "model"),
+    "spec": ("base", "kv", "sampling", "model"),
+    "engine": ("base", "kv", "attention", "sampling", "sched", "model", "spec"),
     "server": ("base", "sampling", "sched", "model", "engine"),
-    "cli": ("base", "kv", "attention", "sampling", "sched", "model", "engine", "server"),
+    "cli": ("base", "kv", "attention", "sampling", "sched", "model", "spec", "engine", "server"),
 }
 # A folder inside a folder is stricter than the one around it: it may include itself and what begins
 # like one of these.

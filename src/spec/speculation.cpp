@@ -1,0 +1,122 @@
+#include "spec/speculation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+
+namespace karez {
+namespace {
+
+constexpr int kTryAgainTokens = 64;
+constexpr double kLearning = 0.2;  // weight of one call in the time of a proposal
+
+}  // namespace
+
+Speculation::Speculation(const SpeculationOptions& options, std::unique_ptr<DraftProposer> proposer)
+    : options_(options), proposer_(std::move(proposer)) {
+  KAREZ_CHECK(options.max_drafts >= 1 && options.max_drafts <= kMaxDrafts &&
+                  options.min_drafts >= 0 && options.min_drafts <= options.max_drafts,
+              "the options of speculation are in range");
+}
+
+std::vector<std::vector<TokenId>> Speculation::draft(std::span<const DraftQuery> queries) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::vector<TokenId>> drafts(queries.size());
+  const double cost =
+      cost_.row_in_tokens(static_cast<int>(queries.size()), propose_seconds_per_token_);
+  std::vector<DraftQuery> asked;
+  std::vector<std::size_t> index;  // in queries
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    State& state = states_[queries[i].sequence];
+    state.guess.clear();
+    const int most = std::min(queries[i].max_drafts, options_.max_drafts);
+    const int pays = std::max(state.policy.num_drafts(0, cost, most), options_.min_drafts);
+    const bool tries_again = state.tokens_off >= kTryAgainTokens;
+    const int wanted = proposer_->is_free() ? most : std::min(most, tries_again ? 1 : pays);
+    if (wanted > 0) {
+      asked.push_back({queries[i].sequence, queries[i].tokens, wanted});
+      index.push_back(i);
+    } else if (pays == 0) {
+      switch_off(state, true);
+    }
+  }
+  if (asked.empty()) {
+    return drafts;
+  }
+  const auto start = Clock::now();
+  std::vector<DraftProposal> proposals = proposer_->propose(asked);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  stats_.propose_seconds += seconds;
+  std::size_t proposed = 0;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    DraftProposal& proposal = proposals[i];
+    State& state = states_.at(asked[i].sequence);
+    proposed += proposal.tokens.size();
+    state.confidence = proposal.confidence;
+    if (proposal.tokens.empty()) {
+      continue;
+    }
+    int count = std::max(state.policy.num_drafts(proposal.confidence, cost, asked[i].max_drafts),
+                         std::min(options_.min_drafts, asked[i].max_drafts));
+    if (!proposer_->is_free() && state.tokens_off >= kTryAgainTokens) {
+      count = std::max(count, 1);
+      state.tokens_off = 0;
+    }
+    switch_off(state, count == 0);
+    state.guess = std::move(proposal.tokens);
+    const auto kept = std::min(static_cast<std::size_t>(count), state.guess.size());
+    drafts[index[i]].assign(state.guess.begin(),
+                            state.guess.begin() + static_cast<std::ptrdiff_t>(kept));
+  }
+  if (proposed > 0 && !proposer_->is_free()) {
+    propose_seconds_per_token_ +=
+        kLearning * (seconds / static_cast<double>(proposed) - propose_seconds_per_token_);
+  }
+  return drafts;
+}
+
+void Speculation::note(DraftSequence sequence, int num_verified, std::span<const TokenId> came) {
+  const auto found = states_.find(sequence);
+  if (found == states_.end() || came.empty()) {
+    return;
+  }
+  State& state = found->second;
+  const int accepted = static_cast<int>(came.size()) - 1;
+  state.tokens_off += state.is_off ? static_cast<int>(came.size()) : 0;
+  if (num_verified > 0) {
+    state.policy.note(state.confidence, num_verified, accepted);
+    ++stats_.drafts;
+    stats_.draft_tokens += num_verified;
+    stats_.accepted_tokens += accepted;
+    for (int i = 0; i < accepted; ++i) {
+      ++stats_.accepted_at[static_cast<std::size_t>(i)];
+    }
+  } else if (!state.guess.empty()) {
+    state.policy.note(state.confidence, 1, state.guess.front() == came.front() ? 1 : 0);
+  }
+  state.guess.clear();
+}
+
+void Speculation::switch_off(State& state, bool off) {
+  if (off == state.is_off) {
+    return;
+  }
+  state.is_off = off;
+  state.tokens_off = 0;
+  stats_.switched_off += off ? 1 : 0;
+  stats_.sequences_off += off ? 1 : -1;
+}
+
+void Speculation::forget(DraftSequence sequence) {
+  const auto found = states_.find(sequence);
+  if (found == states_.end()) {
+    return;
+  }
+  switch_off(found->second, false);
+  states_.erase(found);
+  proposer_->forget(sequence);
+}
+
+}  // namespace karez
