@@ -56,7 +56,7 @@ void BlockLoader::visit_needed(int layer, std::span<const SelectedBlocks> select
   }
 }
 
-void BlockLoader::on_selected(int layer, std::span<const SelectedBlocks> selected) {
+void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
   if (kv_ == nullptr) {
     return;
   }

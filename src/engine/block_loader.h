@@ -31,7 +31,7 @@ class BlockLoader final : public SelectionListener {
   // [sequences of the step]; all zero without a home tier.
   std::vector<SequenceReads> end_step();
 
-  void on_selected(int layer, std::span<const SelectedBlocks> selected) override;
+  void on_selected(int layer, std::span<SelectedBlocks> selected) override;
 
  private:
   template <typename Visit>
