@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "engine/kv_map.h"
+#include "engine/missed_mass.h"
 #include "kv/residency.h"
 #include "sched/request.h"
 
@@ -52,6 +53,7 @@ struct GenerationEvent {
   // KV head) that its rows read, and those that had to be loaded first.
   std::int64_t kv_blocks_read = 0;
   std::int64_t kv_blocks_loaded = 0;
+  MissedMass kv_missed;    // under a bound
   std::string stop_match;  // the stop string that ended it, if one did
   RequestTimings timings;
 };
@@ -69,6 +71,7 @@ struct EngineStats {
   std::int64_t demotions = 0;      // to the tier below the fast one, nothing is computed again
   bool has_home = false;           // there is such a tier
   ResidencyStats tiers;            // what moved between the two
+  MissedMass missed;               // what rows went without, under a bound
   std::int64_t prompt_tokens = 0;  // computed or found, since start
   std::int64_t generated_tokens = 0;
   std::int64_t steps = 0;

@@ -67,6 +67,7 @@ class EngineLoop {
     int cached_tokens = 0;
     std::int64_t kv_blocks_read = 0;
     std::int64_t kv_blocks_loaded = 0;
+    MissedMass kv_missed;
     std::optional<double> scheduled_seconds;
     std::optional<double> first_token_seconds;
   };
