@@ -225,9 +225,11 @@ void block_scores(const SelectionShape& shape, std::span<const HeadMasses> heads
       scratch.best.push_back(best);
     }
   }
+  scratch.forced.clear();
   for (const int best : scratch.best) {
     float& score = scratch.scores[static_cast<std::size_t>(best)];
     if (score < kForced) {
+      scratch.forced.push_back({best, score});
       score += kForced;
     }
   }
@@ -244,28 +246,81 @@ void top_k(std::span<const float> scores, int k, std::span<std::int32_t> out,
                          scratch.keys.data(), scratch.candidates.data());
 }
 
+namespace {
+
+// The blocks in between: the best ones in `out`, ascending, and those that come next. One search
+// finds both; which of them are the best is then a search among few.
+void choose(const SelectionShape& shape, SelectorScratch& scratch, std::span<std::int32_t> out,
+            std::span<std::int32_t> runners_up) {
+  const auto first = static_cast<std::size_t>(shape.sink_blocks);
+  const auto scores = std::span<const float>(scratch.scores)
+                          .subspan(first, static_cast<std::size_t>(shape.recent_begin) - first);
+  if (runners_up.empty()) {
+    top_k(scores, shape.num_best, out, scratch);
+  } else {
+    const std::size_t count = out.size() + runners_up.size();
+    std::vector<std::int32_t>& ranked = scratch.ranked;
+    ranked.resize(count);
+    scratch.ranked_scores.resize(count);
+    top_k(scores, static_cast<int>(count), ranked, scratch);
+    for (std::size_t i = 0; i < count; ++i) {
+      scratch.ranked_scores[i] = scores[static_cast<std::size_t>(ranked[i])];
+    }
+    top_k(scratch.ranked_scores, shape.num_best, out, scratch);
+    std::size_t taken = 0;
+    std::size_t left = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (taken < out.size() && out[taken] == static_cast<std::int32_t>(i)) {
+        out[taken++] = ranked[i];
+      } else {
+        runners_up[left++] = ranked[i];
+      }
+    }
+    std::ranges::stable_sort(runners_up, std::greater<>(), [scores](std::int32_t block) {
+      return order_key(scores[static_cast<std::size_t>(block)]);
+    });
+  }
+  for (const std::span<std::int32_t> blocks : {out, runners_up}) {
+    for (std::int32_t& block : blocks) {
+      block += shape.sink_blocks;
+    }
+  }
+}
+
+}  // namespace
+
 void select_blocks(const SelectionShape& shape, std::span<const HeadMasses> heads, int chunk_blocks,
-                   SelectorScratch& scratch, std::span<std::int32_t> out) {
+                   SelectorScratch& scratch, std::span<std::int32_t> out,
+                   const SelectionExtras& extras) {
   std::size_t count = 0;
   const auto add_range = [&](int begin, int end) {
     for (int b = begin; b < end; ++b) {
       out[count++] = b;
     }
   };
+  const bool chooses = shape.num_best > 0 && !shape.selects_all();
+  if (chooses || !extras.masses.empty() || !extras.runners_up.empty()) {
+    block_scores(shape, heads, chunk_blocks, scratch);
+  }
   add_range(0, shape.sink_blocks);
   if (shape.selects_all()) {
     add_range(shape.sink_blocks, shape.recent_begin);
-  } else if (shape.num_best > 0) {
-    block_scores(shape, heads, chunk_blocks, scratch);
-    const auto between = static_cast<std::size_t>(shape.recent_begin - shape.sink_blocks);
+  } else {
     const auto num_best = static_cast<std::size_t>(shape.num_best);
-    top_k(std::span(scratch.scores).subspan(static_cast<std::size_t>(shape.sink_blocks), between),
-          shape.num_best, out.subspan(count, num_best), scratch);
-    for (std::size_t i = 0; i < num_best; ++i) {
-      out[count++] += shape.sink_blocks;
-    }
+    choose(shape, scratch, out.subspan(count, num_best), extras.runners_up);
+    count += num_best;
   }
   add_range(shape.recent_begin, shape.num_blocks);
+  if (extras.masses.empty()) {
+    return;
+  }
+  for (const SelectorScratch::Forced& forced : scratch.forced) {
+    scratch.scores[static_cast<std::size_t>(forced.block)] = forced.score;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const float mass = scratch.scores[static_cast<std::size_t>(out[i])];
+    extras.masses[i] = mass > 0.0F ? std::min(mass, 1.0F) : 0.0F;  // NaN is none
+  }
 }
 
 }  // namespace karez

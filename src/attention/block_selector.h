@@ -53,6 +53,13 @@ struct SelectorScratch {
   std::vector<float> scores;
   std::vector<float> factors;
   std::vector<int> best;
+  struct Forced {
+    int block;
+    float score;  // before it was raised
+  };
+  std::vector<Forced> forced;
+  std::vector<std::int32_t> ranked;
+  std::vector<float> ranked_scores;
   std::vector<std::uint32_t> keys;
   std::vector<std::uint32_t> candidates;
 };
@@ -67,8 +74,17 @@ void block_scores(const SelectionShape& shape, std::span<const HeadMasses> heads
 void top_k(std::span<const float> scores, int k, std::span<std::int32_t> out,
            SelectorScratch& scratch);
 
+// What else select_blocks() tells, where a span is not empty.
+struct SelectionExtras {
+  // [shape.num_selected()]: mean over the heads of a selected block's share, 0 to 1.
+  std::span<float> masses;
+  // The blocks that come next in the order of the choice, best first. At most as many as there are.
+  std::span<std::int32_t> runners_up;
+};
+
 // Ascending block positions. out: [shape.num_selected()].
 void select_blocks(const SelectionShape& shape, std::span<const HeadMasses> heads, int chunk_blocks,
-                   SelectorScratch& scratch, std::span<std::int32_t> out);
+                   SelectorScratch& scratch, std::span<std::int32_t> out,
+                   const SelectionExtras& extras = {});
 
 }  // namespace karez

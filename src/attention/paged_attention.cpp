@@ -78,6 +78,7 @@ class CpuPagedAttention final : public PagedAttention {
                    options.scale * kLog2E, options.max_threads, options.cpu_level},
                   options.sparse),
         plans_(groups_.size()),
+        dropped_blocks_(static_cast<std::size_t>(spec.num_layers)),
         next_item_(static_cast<std::size_t>(spec.num_layers)),
         scratch_(static_cast<std::size_t>(options.max_threads)) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -111,6 +112,7 @@ class CpuPagedAttention final : public PagedAttention {
       split_chunks = std::max(split_chunks, plan.num_split_chunks);
     };
     has_sparse_rows_ = false;
+    std::ranges::fill(dropped_blocks_, 0);
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       plans_[g] = make_group_plan(sequences, groups_[g].window, shape_);
       count_splits(plans_[g]);
@@ -183,6 +185,7 @@ class CpuPagedAttention final : public PagedAttention {
     const bool last = selector_.run(layer, index, queries, thread);
     if (last && listener_ != nullptr) {
       listener_->on_selected(layer, selector_.selected());
+      dropped_blocks_[static_cast<std::size_t>(layer)] = selector_.num_dropped();
     }
   }
   void set_selection_listener(SelectionListener* listener) override { listener_ = listener; }
@@ -214,7 +217,8 @@ class CpuPagedAttention final : public PagedAttention {
   }
 
   std::int64_t planned_read_bytes(int layer) const override {
-    return plan_of(layer).blocks_read * static_cast<std::int64_t>(layout_.slot_bytes);
+    const std::int64_t dropped = dropped_blocks_[static_cast<std::size_t>(layer)];
+    return (plan_of(layer).blocks_read - dropped) * static_cast<std::int64_t>(layout_.slot_bytes);
   }
   std::int64_t planned_index_bytes(int layer) const override {
     std::int64_t bytes = 0;
@@ -313,11 +317,21 @@ class CpuPagedAttention final : public PagedAttention {
     }
   }
 
+  // Of a sparse row's job.
+  std::span<const std::int32_t> list_of(const TileJob& job) const {
+    return selector_.list(job.sparse_row, job.kv_head);
+  }
+  // Past the last chunk there is: a list may have been shortened since the plan.
+  int chunk_end_of(const TileJob& job) const {
+    return job.sparse_row < 0
+               ? job.chunk_end
+               : (static_cast<int>(list_of(job).size()) + kChunkBlocks - 1) / kChunkBlocks;
+  }
+
   // Chunk of the list of a sparse row: its blocks stand side by side, as if they were the context.
   void find_listed_blocks(const Step& step, const TileJob& job, int chunk,
                           ChunkBlocks& blocks) const {
-    const std::span<const std::int32_t> list =
-        selector_.list(selector_.rows()[static_cast<std::size_t>(job.sparse_row)], job.kv_head);
+    const std::span<const std::int32_t> list = list_of(job);
     const auto first = static_cast<std::size_t>(chunk * kChunkBlocks);
     const std::size_t count = std::min<std::size_t>(kChunkBlocks, list.size() - first);
     const BlockTableView table = table_of(step, job);
@@ -395,7 +409,8 @@ class CpuPagedAttention final : public PagedAttention {
     if (job.sparse_row >= 0) {
       // The list ends with the row's own block.
       const SparseRow& row = selector_.rows()[static_cast<std::size_t>(job.sparse_row)];
-      tile.first_position = (row.shape.num_selected() - 1) * kBlockSize + row.position % kBlockSize;
+      tile.first_position =
+          (static_cast<int>(list_of(job).size()) - 1) * kBlockSize + row.position % kBlockSize;
     }
   }
   void load_queries(const Step& step, const TileJob& job) const {
@@ -421,22 +436,26 @@ class CpuPagedAttention final : public PagedAttention {
     prepare_tile(step, job);
     load_queries(step, job);
     const int begin = item.chunk < 0 ? job.chunk_begin : item.chunk;
-    const int end = item.chunk < 0 ? job.chunk_end : item.chunk + 1;
+    const int job_end = chunk_end_of(job);
+    const int end = item.chunk < 0 ? job_end : std::min(item.chunk + 1, job_end);
     ChunkBlocks blocks[2];
-    find_blocks(step, job, begin, blocks[0]);
+    if (begin < end) {
+      find_blocks(step, job, begin, blocks[0]);
+    }
     clear(step.scratch.state);
     for (int chunk = begin; chunk < end; ++chunk) {
       ChunkBlocks& current = blocks[(chunk - begin) % 2];
       ChunkBlocks& next = blocks[(chunk - begin + 1) % 2];
-      bool more = true;
-      if (chunk + 1 < end) {
+      bool more = chunk + 1 < end;
+      if (more) {
         find_blocks(step, job, chunk + 1, next);
       } else if (following != nullptr) {
         const TileJob& next_job = step.plan.jobs[static_cast<std::size_t>(following->job)];
-        find_blocks(step, next_job, following->chunk < 0 ? next_job.chunk_begin : following->chunk,
-                    next);
-      } else {
-        more = false;
+        const int next_chunk = following->chunk < 0 ? next_job.chunk_begin : following->chunk;
+        more = next_chunk < chunk_end_of(next_job);
+        if (more) {
+          find_blocks(step, next_job, next_chunk, next);
+        }
       }
       set_next(current, more ? &next : nullptr);
       const Partial part = job.split_index < 0 ? step.scratch.part : split_partial(job, chunk);
@@ -463,7 +482,8 @@ class CpuPagedAttention final : public PagedAttention {
 
   void finish_job(const Step& step, const TileJob& job) const {
     if (job.split_index >= 0) {
-      for (int chunk = job.chunk_begin; chunk < job.chunk_end; ++chunk) {
+      const int end = chunk_end_of(job);
+      for (int chunk = job.chunk_begin; chunk < end; ++chunk) {
         kernels_.merge(step.scratch.tile, split_partial(job, chunk), step.scratch.state);
       }
     }
@@ -483,9 +503,8 @@ class CpuPagedAttention final : public PagedAttention {
         step.queries.data +
         static_cast<std::size_t>(rows.first_row + job.first_row) * step.queries.row_stride +
         head_offset(job);
-    const std::vector<float> masses =
-        recalled_mass(recall_shape_, step.view, table_of(step, job), job.kv_head, row.position,
-                      query, selector_.list(row, job.kv_head));
+    const std::vector<float> masses = recalled_mass(recall_shape_, step.view, table_of(step, job),
+                                                    job.kv_head, row.position, query, list_of(job));
     for (std::size_t h = 0; h < masses.size(); ++h) {
       step.scratch.recall.push_back({step.layer, job.sequence, row.position,
                                      job.kv_head * shape_.group + static_cast<int>(h), masses[h]});
@@ -513,9 +532,10 @@ class CpuPagedAttention final : public PagedAttention {
   bool has_sparse_rows_ = false;
   std::vector<GroupPlan> plans_;  // [num_layer_groups]
   std::vector<StoreRun> store_runs_;
-  std::vector<std::atomic<int>> next_item_;  // [num_layers]
-  std::vector<SplitCounter> counters_;       // by TileJob::split_index
-  AlignedBytes partials_;                    // by split chunk
+  std::vector<std::int64_t> dropped_blocks_;  // [num_layers], from the lists
+  std::vector<std::atomic<int>> next_item_;   // [num_layers]
+  std::vector<SplitCounter> counters_;        // by TileJob::split_index
+  AlignedBytes partials_;                     // by split chunk
   AlignedBytes scratch_bytes_;
   std::vector<ThreadScratch> scratch_;  // [max_threads]
 };
@@ -541,7 +561,8 @@ Expected<void> check_options(const KVCacheSpec& spec, const AttentionOptions& op
   const SparseOptions& sparse = options.sparse;
   for (const auto& [name, value] : {std::pair{"token_budget", sparse.token_budget},
                                     {"sink_tokens", sparse.sink_tokens},
-                                    {"dense_layers", sparse.dense_layers}}) {
+                                    {"dense_layers", sparse.dense_layers},
+                                    {"runners_up", sparse.runners_up}}) {
     if (value < 0) {
       return invalid(fmt::format("attention: {} is {}, allowed are values from 0", name, value));
     }

@@ -67,8 +67,9 @@ class PagedAttention {
   virtual void store(int layer, const KVLayerView& layer_view, const KeyIndexView& index,
                      RowsView keys, RowsView values, int thread, int num_threads) = 0;
 
-  // Picks the blocks of each sparse row, then tells the listener, which may take its time: select()
-  // returns on that thread when the listener has. Not needed unless options.sparse.is_on().
+  // Picks the blocks of each sparse row, then tells the listener, which may take its time and may
+  // shorten lists: select() returns on that thread when the listener has. Not needed unless
+  // options.sparse.is_on().
   virtual void select(int layer, const KeyIndexView& index, RowsView queries, int thread,
                       int num_threads) = 0;
   // Borrowed; null: none.
@@ -78,7 +79,8 @@ class PagedAttention {
   virtual void attend(int layer, const KVLayerView& layer_view, RowsView queries, float* out,
                       int thread, int num_threads) = 0;
 
-  // Bytes of keys and values that attend() of one layer reads at least once under this plan.
+  // Bytes of keys and values that attend() of one layer reads at least once under this plan,
+  // without what the listener has dropped.
   virtual std::int64_t planned_read_bytes(int layer) const = 0;
   // Bytes of the key index that select() of one layer reads.
   virtual std::int64_t planned_index_bytes(int layer) const = 0;

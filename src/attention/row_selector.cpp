@@ -65,11 +65,13 @@ struct RowSelector::Impl {
   std::vector<float> references;
   std::vector<float> sums;
   std::vector<std::int32_t> lists;
-  std::vector<SelectedBlocks> selected;
-  std::vector<Counter> finished_items;  // [num_jobs] at least
-  std::vector<Counter> next_item;       // [num_layers]
-  std::vector<Counter> finished_jobs;   // [num_layers]
-  std::vector<Scratch> scratch;         // [max_threads]
+  std::vector<float> list_masses;        // parallel to them, if asked for
+  std::vector<std::int32_t> runners_up;  // [rows][num_kv_heads][options.runners_up]
+  std::vector<SelectedBlocks> selected;  // [rows][num_kv_heads]
+  std::vector<Counter> finished_items;   // [num_jobs] at least
+  std::vector<Counter> next_item;        // [num_layers]
+  std::vector<Counter> finished_jobs;    // [num_layers]
+  std::vector<Scratch> scratch;          // [max_threads]
 
   Impl(const SelectorShape& selector_shape, const SparseOptions& sparse_options)
       : shape(selector_shape),
@@ -135,6 +137,15 @@ struct RowSelector::Impl {
     }
     return job.num_kv_heads * (chunk == kAllChunks ? 1 : job.num_chunks);
   }
+
+  std::size_t selected_at(int row, int kv_head) const {
+    return static_cast<std::size_t>(row * shape.num_kv_heads + kv_head);
+  }
+  std::span<std::int32_t> whole_list(const SparseRow& row, int kv_head) {
+    return std::span(lists).subspan(row.list_of_head(kv_head),
+                                    static_cast<std::size_t>(row.shape.num_selected()));
+  }
+  void add_selected(int row_index);
 
   // The query heads of one KV head, f32 [group][head_dim].
   const float* queries_of(const SelectJob& job, int kv_head, RowsView queries) const {
@@ -209,6 +220,27 @@ void RowSelector::Impl::scan(const IndexScan& index_scan, const SelectJob& job, 
   index_scan.run(s.queries.view(), blocks, s.scores.data(), out);
 }
 
+// As make_list() leaves them, before any was made.
+void RowSelector::Impl::add_selected(int row_index) {
+  const SparseRow& row = sparse.rows[static_cast<std::size_t>(row_index)];
+  const auto num_runners_up = static_cast<std::size_t>(std::min(
+      options.runners_up, row.shape.recent_begin - row.shape.sink_blocks - row.shape.num_best));
+  for (int head = 0; head < shape.num_kv_heads; ++head) {
+    SelectedBlocks entry{row.sequence,          row.position, head, row.is_hint,
+                         whole_list(row, head), {},           {}};
+    if (options.list_masses) {
+      entry.masses = std::span(list_masses).subspan(row.list_of_head(head), entry.blocks.size());
+    }
+    if (num_runners_up > 0) {
+      entry.runners_up =
+          std::span(runners_up)
+              .subspan(selected_at(row_index, head) * static_cast<std::size_t>(options.runners_up),
+                       num_runners_up);
+    }
+    selected.push_back(entry);
+  }
+}
+
 void RowSelector::Impl::make_list(const SelectJob& job, std::span<const std::int32_t> list,
                                   Scratch& s) {
   const auto num_chunks = static_cast<std::size_t>(job.num_chunks);
@@ -220,13 +252,33 @@ void RowSelector::Impl::make_list(const SelectJob& job, std::span<const std::int
                        std::span(references).subspan(reference, num_chunks),
                        std::span(sums).subspan(reference, num_chunks)});
   }
-  const auto out = std::span(lists).subspan(row_of(job).list_of_head(job.kv_head),
-                                            static_cast<std::size_t>(job.scanned.num_selected()));
-  select_blocks(job.scanned, s.heads, kScanBlocks, s.selector, out);
+  const SparseRow& row = row_of(job);
+  SelectedBlocks& entry = selected[selected_at(job.row, job.kv_head)];
+  entry.blocks = whole_list(row, job.kv_head);
+  SelectionExtras extras;
+  if (!entry.masses.empty()) {
+    extras.masses =
+        std::span(list_masses).subspan(row.list_of_head(job.kv_head), entry.masses.size());
+  }
+  if (!entry.runners_up.empty()) {
+    const std::size_t first =
+        selected_at(job.row, job.kv_head) * static_cast<std::size_t>(options.runners_up);
+    extras.runners_up = std::span(runners_up).subspan(first, entry.runners_up.size());
+  }
+  select_blocks(job.scanned, s.heads, kScanBlocks, s.selector, entry.blocks, extras);
   if (!list.empty()) {
-    for (std::int32_t& block : out) {
-      block = list[static_cast<std::size_t>(block)];
+    for (const std::span<std::int32_t> blocks : {entry.blocks, extras.runners_up}) {
+      for (std::int32_t& block : blocks) {
+        block = list[static_cast<std::size_t>(block)];
+      }
     }
+  }
+  for (int head = job.kv_head + 1; head < job.kv_head + job.num_kv_heads; ++head) {
+    SelectedBlocks& copy = selected[selected_at(job.row, head)];
+    copy.blocks = whole_list(row, head);
+    std::ranges::copy(entry.blocks, copy.blocks.begin());
+    copy.masses = entry.masses;
+    copy.runners_up = entry.runners_up;
   }
 }
 
@@ -287,6 +339,12 @@ void RowSelector::plan(std::span<const SequenceRows> sequences, std::size_t tabl
   grow(self.references, num_references);
   grow(self.sums, num_references);
   grow(self.lists, self.sparse.num_selected);
+  if (self.options.list_masses) {
+    grow(self.list_masses, self.sparse.num_selected);
+  }
+  grow(self.runners_up,
+       self.sparse.rows.size() *
+           static_cast<std::size_t>(self.shape.num_kv_heads * self.options.runners_up));
   if (self.finished_items.size() < self.jobs.size()) {
     self.finished_items = std::vector<Counter>(self.jobs.size());
   }
@@ -297,10 +355,8 @@ void RowSelector::plan(std::span<const SequenceRows> sequences, std::size_t tabl
     self.next_item[layer].value.store(0, std::memory_order_relaxed);
     self.finished_jobs[layer].value.store(0, std::memory_order_relaxed);
   }
-  for (const SparseRow& row : self.sparse.rows) {
-    for (int head = 0; head < self.shape.num_kv_heads; ++head) {
-      self.selected.push_back({row.sequence, row.position, head, list(row, head)});
-    }
+  for (int row = 0; row < num_rows; ++row) {
+    self.add_selected(row);
   }
 }
 
@@ -344,11 +400,23 @@ bool RowSelector::run(int layer, const KeyIndexView& index, RowsView queries, in
   }
 }
 
-std::span<const std::int32_t> RowSelector::list(const SparseRow& row, int kv_head) const {
-  return std::span<const std::int32_t>(impl_->lists)
-      .subspan(row.list_of_head(kv_head), static_cast<std::size_t>(row.shape.num_selected()));
+std::span<const std::int32_t> RowSelector::list(int row, int kv_head) const {
+  return impl_->selected[impl_->selected_at(row, kv_head)].blocks;
 }
 
-std::span<const SelectedBlocks> RowSelector::selected() const { return impl_->selected; }
+std::span<SelectedBlocks> RowSelector::selected() { return impl_->selected; }
+
+std::int64_t RowSelector::num_dropped() const {
+  std::int64_t dropped = 0;
+  for (std::size_t i = 0; i < impl_->selected.size(); ++i) {
+    const SelectedBlocks& entry = impl_->selected[i];
+    const SparseRow& row =
+        impl_->sparse.rows[i / static_cast<std::size_t>(impl_->shape.num_kv_heads)];
+    KAREZ_DCHECK(!entry.blocks.empty() && entry.blocks.back() == row.position / kBlockSize,
+                 "a row attends to its own block");
+    dropped += row.shape.num_selected() - static_cast<std::int64_t>(entry.blocks.size());
+  }
+  return dropped;
+}
 
 }  // namespace karez

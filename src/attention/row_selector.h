@@ -5,8 +5,9 @@
 // whoever finishes the last chunk of a selection makes it. Contexts of more than
 // SparseOptions::two_level_blocks blocks are scanned in two levels (coarse_scan.h), each selection
 // by one thread. Thread: plan() by one thread while no other call runs; run() by all threads at
-// once, without locks; lists are stable from the end of run() until the next run() or plan(). Owns:
-// masses of one layer and lists of one layer, sized by plan().
+// once, without locks; lists are stable from the end of run() until the next run() or plan(), but
+// for what a SelectionListener drops in between. Owns: masses of one layer and lists of one layer,
+// sized by plan().
 #pragma once
 
 #include <atomic>
@@ -18,29 +19,12 @@
 
 #include "attention/key_index.h"
 #include "attention/rows_view.h"
+#include "attention/selection_listener.h"
 #include "attention/sparse_rows.h"
 #include "base/cpu_features.h"
 #include "kv/block_table.h"
 
 namespace karez {
-
-// What one row attends to in one KV head of the layer at hand.
-struct SelectedBlocks {
-  int sequence;  // index in the step's sequences
-  int position;
-  int kv_head;
-  std::span<const std::int32_t> blocks;  // ascending entries of the sequence's block table
-};
-
-// Called between selection and attention, when blocks can still be brought to their slots.
-class SelectionListener {
- public:
-  virtual ~SelectionListener() = default;
-  // Once for each layer of a step, by one thread, while the others wait. `selected` is empty where
-  // every row attends to everything: dense layers, sliding windows, steps without sparse rows.
-  // It may change the slots of blocks that no thread reads; it must not change block tables.
-  virtual void on_selected(int layer, std::span<const SelectedBlocks> selected) = 0;
-};
 
 struct SelectorShape {
   int num_layers = 1;
@@ -65,9 +49,12 @@ class RowSelector {
   // queries: f32 [num_rows][num_heads * head_dim].
   bool run(int layer, const KeyIndexView& index, RowsView queries, int thread);
 
-  std::span<const std::int32_t> list(const SparseRow& row, int kv_head) const;
+  // row: index in rows(). What the listener has left of the list.
+  std::span<const std::int32_t> list(int row, int kv_head) const;
   // The lists of all rows and KV heads.
-  std::span<const SelectedBlocks> selected() const;
+  std::span<SelectedBlocks> selected();
+  // Entries that have been dropped from them.
+  std::int64_t num_dropped() const;
 
  private:
   struct Impl;

@@ -24,6 +24,9 @@ struct SequenceRows {
   // Rows from this position on select their blocks (SparseOptions): a property of the request, such
   // as the end of its prompt, so that a row's result does not depend on the batch.
   int first_sparse_position = kNeverSparse;
+  // So many of the last rows only foretell what others will read: where they select, they take the
+  // blocks that are at hand and wait for none. Their results are guesses.
+  int num_hint_rows = 0;
 };
 
 }  // namespace karez

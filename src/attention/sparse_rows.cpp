@@ -10,8 +10,6 @@ SparseRows find_sparse_rows(std::span<const SequenceRows> sequences, const Spars
   if (!options.is_on()) {
     return out;
   }
-  const std::size_t lists =
-      options.select_per == SelectPer::kHead ? static_cast<std::size_t>(num_kv_heads) : 1U;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const SequenceRows& rows = sequences[s];
     // The first row that may be sparse; 64 bits, because the position may be the largest int.
@@ -22,10 +20,11 @@ SparseRows find_sparse_rows(std::span<const SequenceRows> sequences, const Spars
       if (shape.selects_all()) {
         continue;
       }
-      const auto length = static_cast<std::size_t>(shape.num_selected());
-      out.rows.push_back({static_cast<int>(s), static_cast<int>(row), position, shape,
-                          out.num_selected, lists > 1 ? length : 0});
-      out.num_selected += length * lists;
+      const bool is_hint = row >= rows.num_rows - rows.num_hint_rows;
+      out.rows.push_back(
+          {static_cast<int>(s), static_cast<int>(row), position, is_hint, shape, out.num_selected});
+      out.num_selected +=
+          static_cast<std::size_t>(shape.num_selected()) * static_cast<std::size_t>(num_kv_heads);
     }
   }
   return out;

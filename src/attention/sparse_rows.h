@@ -18,7 +18,7 @@ namespace karez {
 
 enum class SelectPer {
   kHead,   // each KV head of a row has a list of its own
-  kLayer,  // all KV heads of a row share one
+  kLayer,  // all KV heads of a row have the same
 };
 
 struct SparseOptions {
@@ -29,7 +29,9 @@ struct SparseOptions {
   KeyIndexKind block_index = KeyIndexKind::kR2;
   SelectPer select_per = SelectPer::kHead;
   int two_level_blocks = kTwoLevelBlocks;  // rows of more blocks: coarse_scan.h
-  int recall_stride = 0;  // measure rows at multiples of it, slowly; 0: none; see take_recall()
+  int recall_stride = 0;     // measure rows at multiples of it, slowly; 0: none; see take_recall()
+  bool list_masses = false;  // tell the listener what the selected blocks are worth
+  int runners_up = 0;        // and so many of the best ones that are left out
 
   bool is_on() const { return token_budget > 0; }
   bool is_two_level(int num_blocks) const {
@@ -42,12 +44,14 @@ struct SparseRow {
   int sequence;
   int row;  // within the sequence's rows
   int position;
+  bool is_hint;
   SelectionShape shape;
   std::size_t first_selected;  // of the list of KV head 0 among all lists of a layer
-  std::size_t head_stride;     // from there to the list of the next KV head
 
+  // Each KV head has a list of its own, which may be shortened, also where all begin alike.
   std::size_t list_of_head(int kv_head) const {
-    return first_selected + static_cast<std::size_t>(kv_head) * head_stride;
+    return first_selected +
+           static_cast<std::size_t>(kv_head) * static_cast<std::size_t>(shape.num_selected());
   }
 };
 

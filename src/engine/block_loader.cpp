@@ -1,7 +1,9 @@
 #include "engine/block_loader.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "kv/residency.h"
@@ -27,20 +29,27 @@ std::vector<BlockLoader::SequenceReads> BlockLoader::end_step() {
   return std::exchange(reads_, {});
 }
 
-// Calls visit(sequence, KV head, block) for all that the layer's rows read.
+MissedMass BlockLoader::take_missed() { return std::exchange(missed_, {}); }
+
+// Calls visit(sequence, KV head, block) for all that lists name.
 template <typename Visit>
-void BlockLoader::visit_needed(int layer, std::span<const SelectedBlocks> selected,
-                               Visit visit) const {
+void BlockLoader::visit_lists(int layer, std::span<const SelectedBlocks> selected,
+                              Visit visit) const {
+  for (const SelectedBlocks& list : selected) {
+    const BlockTableView table = table_of(layer, list.sequence);
+    for (const std::int32_t entry : list.blocks) {
+      visit(static_cast<std::size_t>(list.sequence), list.kv_head,
+            table[static_cast<std::size_t>(entry)]);
+    }
+  }
+}
+
+// The same for all that the other rows see.
+template <typename Visit>
+void BlockLoader::visit_dense_rows(int layer, Visit visit) const {
   const auto group = static_cast<std::size_t>(kv_->group_of_layer(layer));
   const int window = kv_->layer_groups()[group].window;
   const int num_kv_heads = kv_->spec().num_kv_heads;
-  for (const SelectedBlocks& list : selected) {
-    const auto sequence = static_cast<std::size_t>(list.sequence);
-    const BlockTableView table = sequences_[sequence].tables[group];
-    for (const std::int32_t entry : list.blocks) {
-      visit(sequence, list.kv_head, table[static_cast<std::size_t>(entry)]);
-    }
-  }
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
     const SequenceRows& rows = sequences_[s];
     const int end = std::min(rows.first_position + rows.num_rows, first_selecting_[s]);
@@ -56,30 +65,125 @@ void BlockLoader::visit_needed(int layer, std::span<const SelectedBlocks> select
   }
 }
 
-void BlockLoader::on_selected(int layer, std::span<const SelectedBlocks> selected) {
+void BlockLoader::need(std::size_t sequence, int kv_head, BlockId block) {
+  reads_[sequence].blocks_loaded += kv_->residency()->need(kv_head, block) ? 1 : 0;
+}
+
+// Every row's share of what is loaded, before anything is dropped.
+void BlockLoader::need_what_is_waited_for(int layer, std::span<const SelectedBlocks> selected) {
+  visit_dense_rows(
+      layer, [&](std::size_t sequence, int head, BlockId block) { need(sequence, head, block); });
+  const KVLayerView view = kv_->layer(layer);
+  for (const SelectedBlocks& list : selected) {
+    if (list.is_hint) {
+      continue;
+    }
+    const BlockTableView table = table_of(layer, list.sequence);
+    const SlotId* slots = view.slots_of_head(list.kv_head);
+    missing_.clear();
+    for (std::size_t i = 0; i < list.blocks.size(); ++i) {
+      const std::int32_t entry = list.blocks[i];
+      if (slots[table[static_cast<std::size_t>(entry)].value].is_none()) {
+        missing_.push_back({list.masses.empty() ? 0.0F : list.masses[i], entry});
+      }
+    }
+    if (on_miss_.bound && missing_.size() > static_cast<std::size_t>(*on_miss_.bound)) {
+      const auto bound = static_cast<std::ptrdiff_t>(*on_miss_.bound);
+      std::nth_element(missing_.begin(), missing_.begin() + bound, missing_.end(),
+                       [](const Missing& a, const Missing& b) {
+                         return a.mass != b.mass ? a.mass > b.mass : a.entry < b.entry;
+                       });
+      missing_.resize(static_cast<std::size_t>(bound));
+    }
+    for (const Missing& missing : missing_) {
+      need(static_cast<std::size_t>(list.sequence), list.kv_head,
+           table[static_cast<std::size_t>(missing.entry)]);
+    }
+  }
+}
+
+void BlockLoader::drop_what_is_not(int layer, std::span<SelectedBlocks> selected) {
+  const Residency& residency = *kv_->residency();
+  const KVLayerView view = kv_->layer(layer);
+  for (SelectedBlocks& list : selected) {
+    const BlockTableView table = table_of(layer, list.sequence);
+    const SlotId* slots = view.slots_of_head(list.kv_head);
+    MissedMass missed;
+    missed.num_lists = 1;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < list.blocks.size(); ++i) {
+      const std::int32_t entry = list.blocks[i];
+      const BlockId block = table[static_cast<std::size_t>(entry)];
+      // The row's own block is the last.
+      if (i + 1 == list.blocks.size() || !slots[block.value].is_none() ||
+          residency.was_read(layer, list.kv_head, block)) {
+        list.blocks[kept++] = entry;
+        continue;
+      }
+      const float mass = list.masses.empty() ? 0.0F : list.masses[i];
+      wanted_.push_back({layer, list.kv_head, block, mass});
+      ++missed.blocks_skipped;
+      missed.sum += static_cast<double>(mass);
+    }
+    list.blocks = list.blocks.first(kept);
+    if (on_miss_.bound && !list.is_hint) {
+      missed.worst = missed.sum;
+      reads_[static_cast<std::size_t>(list.sequence)].missed.add(missed);
+      missed_.add(missed);
+    }
+  }
+}
+
+void BlockLoader::tell_wanted() {
+  const auto by_block = [](const WantedBlock& a, const WantedBlock& b) {
+    return std::tuple(a.kv_head, a.block.value, -a.mass) <
+           std::tuple(b.kv_head, b.block.value, -b.mass);
+  };
+  std::ranges::sort(wanted_, by_block);
+  const auto copies = std::ranges::unique(wanted_, [](const WantedBlock& a, const WantedBlock& b) {
+    return a.kv_head == b.kv_head && a.block == b.block;
+  });
+  wanted_.erase(copies.begin(), copies.end());
+  std::ranges::stable_sort(wanted_, std::greater<>(), &WantedBlock::mass);
+  wanted_listener_->on_wanted(wanted_);
+}
+
+void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
   if (kv_ == nullptr) {
     return;
   }
   first_selecting_.assign(sequences_.size(), std::numeric_limits<int>::max());
+  bool may_drop = on_miss_.bound.has_value() && !selected.empty();
   for (const SelectedBlocks& list : selected) {
     int& first = first_selecting_[static_cast<std::size_t>(list.sequence)];
     first = std::min(first, list.position);
+    may_drop = may_drop || list.is_hint;
   }
   Residency& residency = *kv_->residency();
   residency.begin_layer(layer);
-  visit_needed(layer, selected, [&](std::size_t sequence, int head, BlockId block) {
-    SequenceReads& reads = reads_[sequence];
-    ++reads.blocks_read;
-    reads.blocks_loaded += residency.need(head, block) ? 1 : 0;
-  });
-  if (residency.load().empty()) {
-    return;
+  wanted_.clear();
+  if (may_drop) {
+    need_what_is_waited_for(layer, selected);
+    drop_what_is_not(layer, selected);
   }
-  visit_needed(layer, selected, [&](std::size_t sequence, int, BlockId block) {
-    if (residency.is_lost(block)) {
-      reads_[sequence].is_lost = true;
-    }
-  });
+  const auto read = [&](std::size_t sequence, int head, BlockId block) {
+    ++reads_[sequence].blocks_read;
+    need(sequence, head, block);
+  };
+  visit_lists(layer, selected, read);
+  visit_dense_rows(layer, read);
+  if (!residency.load().empty()) {
+    const auto note_lost = [&](std::size_t sequence, int, BlockId block) {
+      if (residency.is_lost(block)) {
+        reads_[sequence].is_lost = true;
+      }
+    };
+    visit_lists(layer, selected, note_lost);
+    visit_dense_rows(layer, note_lost);
+  }
+  if (wanted_listener_ != nullptr && !wanted_.empty()) {
+    tell_wanted();
+  }
 }
 
 }  // namespace karez

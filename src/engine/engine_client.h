@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "engine/kv_map.h"
+#include "engine/missed_mass.h"
 #include "kv/residency.h"
 #include "sched/request.h"
 #include "spec/speculation.h"
@@ -57,6 +58,7 @@ struct GenerationEvent {
   // accepted.
   std::int64_t draft_tokens = 0;
   std::int64_t accepted_draft_tokens = 0;
+  MissedMass kv_missed;    // under a bound
   std::string stop_match;  // the stop string that ended it, if one did
   RequestTimings timings;
 };
@@ -76,6 +78,7 @@ struct EngineStats {
   ResidencyStats tiers;            // what moved between the two
   bool has_speculation = false;    // there is a drafter
   SpeculationStats speculation;    // what came of it
+  MissedMass missed;               // what rows went without, under a bound
   std::int64_t prompt_tokens = 0;  // computed or found, since start
   std::int64_t generated_tokens = 0;
   std::int64_t steps = 0;

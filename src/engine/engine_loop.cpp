@@ -137,6 +137,8 @@ void EngineLoop::note_reads(StepPlan& plan, std::span<const BlockLoader::Sequenc
     ActiveRequest& active = active_.at(planned.request);
     active.kv_blocks_read += reads[i].blocks_read;
     active.kv_blocks_loaded += reads[i].blocks_loaded;
+    active.kv_missed.add(reads[i].missed);
+    totals_.missed.add(reads[i].missed);
     if (reads[i].is_lost && !scheduler_.lose(planned)) {
       end_choices(
           planned.request, planned.choice, planned.num_choices, FinishReason::kError,
@@ -257,6 +259,7 @@ void EngineLoop::keep_event(ActiveRequest& active, GenerationEvent event) {
   event.kv_blocks_loaded = active.kv_blocks_loaded;
   event.draft_tokens = active.draft_tokens;
   event.accepted_draft_tokens = active.accepted_draft_tokens;
+  event.kv_missed = active.kv_missed;
   const double scheduled = active.scheduled_seconds.value_or(now);
   const double first_token = active.first_token_seconds.value_or(now);
   event.timings.queue_seconds = scheduled - active.submission.submitted_seconds;

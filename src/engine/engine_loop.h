@@ -71,6 +71,7 @@ class EngineLoop {
     std::int64_t kv_blocks_loaded = 0;
     std::int64_t draft_tokens = 0;
     std::int64_t accepted_draft_tokens = 0;
+    MissedMass kv_missed;
     std::optional<double> scheduled_seconds;
     std::optional<double> first_token_seconds;
   };

@@ -173,11 +173,15 @@ Json GenerationJson::usage() const {
   int generated_tokens = 0;
   std::int64_t blocks_read = 0;
   std::int64_t blocks_loaded = 0;
+  MissedMass missed;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const GenerationEvent& last = choices_[i].last;
     // Each event has the figures of the whole request so far.
     blocks_read = std::max(blocks_read, last.kv_blocks_read);
     blocks_loaded = std::max(blocks_loaded, last.kv_blocks_loaded);
+    if (last.kv_missed.num_lists >= missed.num_lists) {
+      missed = last.kv_missed;
+    }
     generated_tokens += last.generated_tokens;
     // The choices of one prompt share its KV: it counts once.
     if (i % static_cast<std::size_t>(request_.num_choices) == 0) {
@@ -191,6 +195,11 @@ Json GenerationJson::usage() const {
                 {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
   if (blocks_read > 0) {  // there is a tier below the fast one
     usage["kv_tier_details"] = {{"blocks_read", blocks_read}, {"blocks_loaded", blocks_loaded}};
+    if (missed.num_lists > 0) {
+      usage["kv_tier_details"].update({{"blocks_skipped", missed.blocks_skipped},
+                                       {"missed_mass_mean", missed.mean()},
+                                       {"missed_mass_worst", missed.worst}});
+    }
   }
   return usage;
 }

@@ -53,7 +53,7 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   constexpr auto kCounter = MetricType::Counter;
   const auto number = [](std::int64_t value) { return static_cast<double>(value); };
   const ResidencyStats& tiers = stats.tiers;
-  const std::array<Sample, 32> samples = {{
+  const std::array<Sample, 37> samples = {{
       {"vllm:num_requests_running", "Requests that take part in steps.", kGauge,
        number(stats.requests_running)},
       {"vllm:num_requests_waiting", "Requests in the queue.", kGauge,
@@ -98,6 +98,16 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
        number(tiers.demand_misses)},
       {"karez_kv_home_hit_ratio", "Share of the needed blocks that were there, 0 to 1.", kGauge,
        tiers.blocks_needed > 0 ? 1 - share(tiers.demand_misses, tiers.blocks_needed) : 1},
+      {"karez_kv_blocks_skipped_total", "Blocks that rows did without.", kCounter,
+       number(stats.missed.blocks_skipped)},
+      {"karez_kv_missed_mass_total", "Attention that those had, estimated, in whole rows.",
+       kCounter, stats.missed.sum},
+      {"karez_kv_missed_mass_lists_total", "Lists of blocks that could have lost some.", kCounter,
+       number(stats.missed.num_lists)},
+      {"karez_kv_missed_mass_ratio", "Missed attention of a list, mean, 0 to 1.", kGauge,
+       stats.missed.mean()},
+      {"karez_kv_missed_mass_worst", "The same of the list that missed most.", kGauge,
+       stats.missed.worst},
       {"karez_kv_home_read_bytes_total", "Bytes read from home.", kCounter,
        number(tiers.bytes_read)},
       {"karez_kv_home_written_bytes_total", "Bytes written home.", kCounter,

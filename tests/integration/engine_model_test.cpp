@@ -51,7 +51,7 @@ class BorrowedRunner final : public ModelRunner {
 // Passes on to the loader of the engine that has the runner; those without a home need none.
 class CurrentLoader final : public SelectionListener {
  public:
-  void on_selected(int layer, std::span<const SelectedBlocks> selected) override {
+  void on_selected(int layer, std::span<SelectedBlocks> selected) override {
     if (loader != nullptr) {
       loader->on_selected(layer, selected);
     }

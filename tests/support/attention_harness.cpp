@@ -89,8 +89,11 @@ void AttentionHarness::scatter_slots() {
   }
 }
 
-void AttentionHarness::Listener::on_selected(int layer, std::span<const SelectedBlocks> selected) {
+void AttentionHarness::Listener::on_selected(int layer, std::span<SelectedBlocks> selected) {
   ++calls;
+  if (before) {
+    before(layer, selected);
+  }
   for (const SelectedBlocks& row : selected) {
     selections[{layer, row.sequence, row.position, row.kv_head}] = {row.blocks.begin(),
                                                                     row.blocks.end()};
@@ -179,6 +182,7 @@ std::vector<float> AttentionHarness::step(const std::vector<RowRange>& ranges, i
     rows.first_row = num_rows;
     num_rows += range.num_rows;
     rows.first_sparse_position = range.first_sparse_position;
+    rows.num_hint_rows = range.num_hint_rows;
     extend(range.sequence, range.num_rows);
     for (int r = 0; r < range.num_rows; ++r) {
       const int position = rows.first_position + r;

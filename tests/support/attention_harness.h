@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "attention/paged_attention.h"
@@ -40,6 +41,7 @@ struct RowRange {
   SequenceId sequence;
   int num_rows = 1;
   int first_sparse_position = SequenceRows::kNeverSparse;
+  int num_hint_rows = 0;
 };
 
 class AttentionHarness {
@@ -72,6 +74,10 @@ class AttentionHarness {
   const std::map<SelectionKey, std::vector<std::int32_t>>& selections() const {
     return listener_.selections;
   }
+  // Sees the lists of each layer first, and may shorten them.
+  void set_listener(std::function<void(int layer, std::span<SelectedBlocks>)> listener) {
+    listener_.before = std::move(listener);
+  }
   // Times that the listener was called in the latest run(), one for each layer.
   int listener_calls() const { return listener_.calls; }
 
@@ -80,8 +86,9 @@ class AttentionHarness {
  private:
   enum class Kind : std::uint32_t { kQuery, kKey, kValue };
   struct Listener final : SelectionListener {
-    void on_selected(int layer, std::span<const SelectedBlocks> selected) override;
+    void on_selected(int layer, std::span<SelectedBlocks> selected) override;
     std::map<SelectionKey, std::vector<std::int32_t>> selections;
+    std::function<void(int, std::span<SelectedBlocks>)> before;
     int calls = 0;
   };
   void scatter_slots();

@@ -260,5 +260,95 @@ TEST(BlockSelector, MassesThatAreNoNumbersDoNoHarm) {
   EXPECT_THAT(selected(shape, {Head({1, INFINITY, 2, 1, 1, 1})}), ElementsAre(0, 2, 3, 5));
 }
 
+// Share of each block, mean over the heads, in double.
+std::vector<double> naive_masses(const std::vector<Head>& heads, int chunk_blocks) {
+  std::vector<double> shares(heads.front().masses.size(), 0.0);
+  for (const Head& head : heads) {
+    std::vector<double> masses;
+    for (std::size_t b = 0; b < head.masses.size(); ++b) {
+      const auto chunk = b / static_cast<std::size_t>(chunk_blocks);
+      masses.push_back(static_cast<double>(head.masses[b]) *
+                       std::exp2(static_cast<double>(head.references[chunk])));
+    }
+    const double total = std::accumulate(masses.begin(), masses.end(), 0.0);
+    for (std::size_t b = 0; b < masses.size(); ++b) {
+      shares[b] += masses[b] / total / static_cast<double>(heads.size());
+    }
+  }
+  return shares;
+}
+
+TEST(BlockSelector, MassesAndRunnersUpAreThoseOfANaiveComputation) {
+  std::mt19937 random(11);
+  constexpr int kChunk = 16;
+  for (int round = 0; round < 200; ++round) {
+    const int num_blocks = 20 + static_cast<int>(random() % 150);
+    std::vector<Head> heads;
+    for (unsigned h = 0; h < 1 + random() % 4; ++h) {
+      std::vector<float> masses(static_cast<std::size_t>(num_blocks));
+      for (float& x : masses) {
+        x = random() % 10 == 0 ? 0.0F : std::exp2(static_cast<float>(random() % 800) / -100.0F);
+      }
+      Head head(masses);
+      head.references.clear();
+      head.sums.clear();
+      for (std::size_t first = 0; first < masses.size(); first += kChunk) {
+        const auto end = std::min(masses.size(), first + kChunk);
+        head.references.push_back(static_cast<float>(random() % 4));
+        head.sums.push_back(std::accumulate(masses.begin() + static_cast<std::ptrdiff_t>(first),
+                                            masses.begin() + static_cast<std::ptrdiff_t>(end),
+                                            0.0F));
+      }
+      heads.push_back(head);
+    }
+    const SelectionShape shape{num_blocks, static_cast<int>(random() % 3), num_blocks - 5,
+                               static_cast<int>(random() % 8)};
+    std::vector<HeadMasses> views;
+    for (const Head& head : heads) {
+      views.push_back(head.view());
+    }
+    SelectorScratch scratch;
+    std::vector<std::int32_t> plain(static_cast<std::size_t>(shape.num_selected()));
+    select_blocks(shape, views, kChunk, scratch, plain);
+    block_scores(shape, views, kChunk, scratch);
+    const std::vector<float> scores = scratch.scores;
+    const std::vector<double> shares = naive_masses(heads, kChunk);
+    const int wanted = 1 + static_cast<int>(random() % 6);
+    std::vector<float> masses;
+    const auto told = on_all_levels([&](SelectorScratch& level_scratch) {
+      std::vector<std::int32_t> list(plain.size());
+      std::vector<std::int32_t> runners_up(static_cast<std::size_t>(wanted));
+      masses.assign(plain.size(), -1.0F);
+      select_blocks(shape, views, kChunk, level_scratch, list, {masses, runners_up});
+      EXPECT_EQ(list, plain);
+      return runners_up;
+    });
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_NEAR(masses[i], shares[static_cast<std::size_t>(plain[i])], 1e-6);
+    }
+    std::vector<std::int32_t> order(static_cast<std::size_t>(shape.recent_begin) -
+                                    static_cast<std::size_t>(shape.sink_blocks));
+    std::iota(order.begin(), order.end(), shape.sink_blocks);
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+      return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
+    });
+    const std::vector<std::int32_t> expected(order.begin() + shape.num_best,
+                                             order.begin() + shape.num_best + wanted);
+    EXPECT_EQ(told, expected) << round;
+  }
+}
+
+TEST(BlockSelector, TheMassOfWhatIsNoNumberIsZero) {
+  const SelectionShape shape{6, 1, 5, 2};
+  for (const Head& head : {Head({NAN, NAN, NAN, NAN, NAN, NAN}), Head({1, INFINITY, 2, 1, 1, 1})}) {
+    const HeadMasses view = head.view();
+    SelectorScratch scratch;
+    std::vector<std::int32_t> list(4);
+    std::vector<float> masses(4, -1.0F);
+    select_blocks(shape, std::span(&view, 1), 64, scratch, list, {masses, {}});
+    EXPECT_THAT(masses, ElementsAre(0, 0, 0, 0));
+  }
+}
+
 }  // namespace
 }  // namespace karez

@@ -217,7 +217,7 @@ TEST_P(TwoLevels, FindNearlyAllThatOneLevelFindsWhereNeighboursAreAlike) {
                          two_levels(1024, from_blocks));
     selector.plan(std::span(&rows, 1), 0);
     ASSERT_TRUE(selector.run(0, index.view(0), {query.data(), query.size()}, 0));
-    const auto list = selector.list(selector.rows()[0], 0);
+    const auto list = selector.list(0, 0);
     lists.emplace_back(list.begin(), list.end());
   }
   std::vector<std::int32_t> both;

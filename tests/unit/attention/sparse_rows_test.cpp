@@ -49,8 +49,19 @@ TEST(SparseRows, ListsOfHeadsAndRowsDoNotOverlap) {
   SparseOptions shared = with_budget(512);
   shared.select_per = SelectPer::kLayer;
   const SparseRows by_layer = find_sparse_rows(sequences, shared, 3);
-  EXPECT_EQ(by_layer.num_selected, 3U * 32U);
-  EXPECT_EQ(by_layer.rows[1].list_of_head(2), 32U);
+  EXPECT_EQ(by_layer.num_selected, by_head.num_selected);
+  EXPECT_EQ(by_layer.rows[1].list_of_head(2), 5U * 32U);
+}
+
+TEST(SparseRows, TheLastRowsOfASequenceAreItsHints) {
+  std::vector<SequenceRows> sequences = {rows(5000, 3, 0), rows(9000, 2, 0), rows(5000, 1, 0)};
+  sequences[0].num_hint_rows = 2;
+  sequences[2].num_hint_rows = 1;
+  std::vector<bool> hints;
+  for (const SparseRow& row : find_sparse_rows(sequences, with_budget(512), 1).rows) {
+    hints.push_back(row.is_hint);
+  }
+  EXPECT_EQ(hints, (std::vector<bool>{false, true, true, false, false, true}));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ using test::random_model;
 using test::RandomModelSpec;
 
 struct CountingListener final : SelectionListener {
-  void on_selected(int layer, std::span<const SelectedBlocks> selected) override {
+  void on_selected(int layer, std::span<SelectedBlocks> selected) override {
     layers.push_back(layer);
     num_selected += selected.size();
   }
