@@ -210,7 +210,7 @@ Expected<int> generate(const GenerateFlags& typed) {
     return fail(std::move(kv.error()));
   }
   const GeneratorOptions generator_options{*context, options.max_tokens, options.chunk_tokens,
-                                           flags.sampling.stop};
+                                           flags.sampling.stop, !options.sparse.is_on()};
   if (auto fits = check_prompt(*tokens, generator_options, config->vocab_size, **kv); !fits) {
     return fail(std::move(fits.error()));
   }
@@ -224,6 +224,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   report.model = std::filesystem::path(flags.model_path).filename().string();
   report.kv_type = options.kv_type;
   report.token_budget = options.sparse.token_budget;
+  report.spec_type = options.spec.type;
   if ((*kv)->residency() != nullptr) {
     report.home = (*kv)->residency()->describe();
   }
@@ -236,7 +237,8 @@ Expected<int> generate(const GenerateFlags& typed) {
   runner_options.num_threads = options.threads;
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !flags.no_repack;
-  runner_options.sparse = options.sparse;
+  const SparseOptions sparse = with_sparse_drafts(options.sparse, options.spec);
+  runner_options.sparse = sparse;
   BlockLoader loader;
   if (options.home.is_on()) {
     runner_options.selection_listener = &loader;
@@ -252,10 +254,23 @@ Expected<int> generate(const GenerateFlags& typed) {
   if (!runner) {
     return fail(std::move(runner.error()));
   }
-  auto key_index =
-      attach_key_index(**kv, options.sparse, **runner, **tokenizer, options.chunk_tokens);
+  auto key_index = attach_key_index(**kv, sparse, **runner, **tokenizer, options.chunk_tokens);
   if (!key_index) {
     return fail(std::move(key_index.error()));
+  }
+  auto speculation =
+      make_speculation(options.spec, {.tokenizer = tokenizer->get(),
+                                      .runner = runner->get(),
+                                      .kv = kv->get(),
+                                      .key_index = key_index->get(),
+                                      .loader = options.home.is_on() ? &loader : nullptr,
+                                      .kv_type = options.kv_type,
+                                      .num_threads = options.threads,
+                                      .context_tokens = *context,
+                                      .max_batch_tokens = options.chunk_tokens,
+                                      .repack_weights = !flags.no_repack});
+  if (!speculation) {
+    return fail(std::move(speculation.error()));
   }
   report.load_seconds = std::chrono::duration<double>(SteadyClock::now() - load_start).count();
 
@@ -270,7 +285,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   };
   callbacks.on_text = [&](std::string_view text) { return answer.write(text); };
   Generator generator(**runner, **kv, TokenText::of(**tokenizer), key_index->get(),
-                      options.home.is_on() ? &loader : nullptr);
+                      options.home.is_on() ? &loader : nullptr, speculation->get());
   auto result = generator.run(*tokens, generator_options, **sampler, callbacks, interrupt.flag());
   prefill.finish();
   answer.end_line();

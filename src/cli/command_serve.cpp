@@ -151,7 +151,8 @@ Expected<int> serve(const ServeFlags& typed) {
   runner_options.num_threads = options.threads;
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !options.flags.no_repack;
-  runner_options.sparse = options.sparse;
+  const SparseOptions sparse = with_sparse_drafts(options.sparse, options.spec);
+  runner_options.sparse = sparse;
   auto loader = std::make_unique<BlockLoader>();
   if (options.home.is_on()) {
     runner_options.selection_listener = loader.get();
@@ -166,10 +167,31 @@ Expected<int> serve(const ServeFlags& typed) {
   if (!runner) {
     return fail(std::move(runner.error()));
   }
-  auto key_index = attach_key_index(**kv, options.sparse, **runner, **tokenizer,
+  auto key_index = attach_key_index(**kv, sparse, **runner, **tokenizer,
                                     options.scheduler.max_num_batched_tokens);
   if (!key_index) {
     return fail(std::move(key_index.error()));
+  }
+  auto speculation = make_speculation(options.spec,
+                                      {.tokenizer = tokenizer->get(),
+                                       .runner = runner->get(),
+                                       .kv = kv->get(),
+                                       .key_index = key_index->get(),
+                                       .loader = options.home.is_on() ? loader.get() : nullptr,
+                                       .kv_type = options.kv_type,
+                                       .num_threads = options.threads,
+                                       .context_tokens = *context,
+                                       .max_batch_tokens = options.scheduler.max_num_batched_tokens,
+                                       .repack_weights = !options.flags.no_repack},
+                                      [&](double share) {
+                                        (*server)->set_progress(share, "loading the draft model");
+                                        return !interrupt.flag();
+                                      });
+  if (interrupt.flag()) {
+    return kExitOk;
+  }
+  if (!speculation) {
+    return fail(std::move(speculation.error()));
   }
 
   EngineOptions engine_options;
@@ -178,13 +200,14 @@ Expected<int> serve(const ServeFlags& typed) {
     engine_options.scheduler.max_dense_tokens =
         options.sparse.token_budget / kBlockSize * kBlockSize;
   }
+  engine_options.dense_rows = !options.sparse.is_on();
   engine_options.context_tokens = *context;
   engine_options.max_queue = static_cast<int>(options.flags.max_queue);
   engine_options.prefix_cache = !options.flags.no_prefix_cache;
   engine_options.kv_identity =
       fmt::format("{}/{}", options.flags.model_path, to_string(options.kv_type));
   auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
-                               std::move(*key_index), std::move(loader));
+                               std::move(*key_index), std::move(loader), std::move(*speculation));
   if (!engine) {
     return fail(std::move(engine.error()));
   }

@@ -115,6 +115,7 @@ void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
   add_token_budget_flag(command, flags.sparse);
   add_selection_flags(command, flags.sparse);
   add_tier_flags(command, flags.tiers);
+  add_spec_flags(command, flags.spec);
 
   const auto number = [&](const std::string& name, auto& value, const std::string& help) {
     command.add_option(name, value, help)->capture_default_str()->type_name("N")->group("Sampling");
@@ -194,6 +195,11 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
     return fail(std::move(home.error()));
   }
   options.home = std::move(*home);
+  auto spec = check_spec_flags(flags.spec);
+  if (!spec) {
+    return fail(std::move(spec.error()));
+  }
+  options.spec = std::move(*spec);
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

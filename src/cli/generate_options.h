@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "cli/sparse_flags.h"
+#include "cli/spec_flags.h"
 #include "cli/tier_flags.h"
 #include "kv/kv_types.h"
 #include "sampling/sampling_params.h"
@@ -39,6 +40,7 @@ struct GenerateFlags {
   bool no_repack = false;
   SparseFlags sparse;
   TierFlags tiers;
+  SpecFlags spec;
 
   SamplingParams sampling;
   std::int64_t seed = -1;
@@ -57,6 +59,7 @@ struct GenerateOptions {
   KvType kv_type = KvType::kBf16;
   SparseOptions sparse;
   HomeOptions home;
+  SpecOptions spec;
   std::optional<std::int64_t> kv_fast_bytes;
 };
 

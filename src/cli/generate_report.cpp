@@ -50,7 +50,12 @@ std::string to_table(const GenerateReport& report) {
                         format_seconds(seconds), format_rate(per_second));
   };
   row("prompt", r.prompt_tokens, r.prefill_seconds, rate(r.prompt_tokens, r.prefill_seconds));
-  row("generated", r.generated_tokens, r.decode_seconds, rate(r.decode_steps, r.decode_seconds));
+  row("generated", r.generated_tokens, r.decode_seconds, rate(r.decode_tokens, r.decode_seconds));
+  if (r.speculation) {
+    text += fmt::format("{:<10} {}: {} of {} drafts accepted, {} steps\n", "drafts",
+                        to_string(report.spec_type), r.speculation->accepted_tokens,
+                        r.speculation->draft_tokens, r.decode_steps);
+  }
   text +=
       fmt::format("{:<10} {} of {} ({}, context {})\n", "KV cache", format_bytes(r.kv_used_bytes),
                   format_bytes(r.kv_cap_bytes), to_string(report.kv_type), report.context_tokens);
@@ -87,6 +92,13 @@ std::string to_json(const GenerateReport& report) {
                                     {"stall_seconds", traffic->stall_seconds}}
                    : nlohmann::json(nullptr);
   };
+  const auto speculation_json = [](const std::optional<SpeculationStats>& stats) {
+    return stats ? nlohmann::json{{"draft_tokens", stats->draft_tokens},
+                                  {"accepted_tokens", stats->accepted_tokens},
+                                  {"switched_off", stats->switched_off},
+                                  {"propose_seconds", stats->propose_seconds}}
+                 : nlohmann::json(nullptr);
+  };
   const nlohmann::json run = {
       {"engine", "karez"},
       {"model", report.model},
@@ -100,7 +112,10 @@ std::string to_json(const GenerateReport& report) {
       {"concurrency", 1},
       {"threads", report.threads},
       {"prefill_tokens_per_second", rate(r.prompt_tokens, r.prefill_seconds)},
-      {"decode_tokens_per_second", rate(r.decode_steps, r.decode_seconds)},
+      {"decode_tokens_per_second", rate(r.decode_tokens, r.decode_seconds)},
+      {"decode_steps", r.decode_steps},
+      {"spec_type", to_string(report.spec_type)},
+      {"speculation", speculation_json(r.speculation)},
       {"step_ms",
        {{"total", times.total * per_step_ms},
         {"dense", times.dense * per_step_ms},

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/generator.h"
+#include "engine/spec_options.h"
 #include "kv/kv_types.h"
 #include "model/model_runner.h"
 
@@ -17,13 +18,14 @@ struct GenerateReport {
   std::string model;  // file name
   KvType kv_type = KvType::kBf16;
   int token_budget = 0;  // of sparse decode; 0: dense
-  std::string home;      // the tier below the fast one; empty: none
+  SpecType spec_type = SpecType::kNone;
+  std::string home;  // the tier below the fast one; empty: none
   int context_tokens = 0;
   int threads = 0;
   std::uint32_t seed = 0;
 };
 
-// Four lines for people, aligned.
+// Some lines for people, aligned.
 std::string to_table(const GenerateReport& report);
 // {"runs": [{...}]} with the keys of `karez bench --json` and some of its own.
 std::string to_json(const GenerateReport& report);

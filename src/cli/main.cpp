@@ -19,11 +19,12 @@ namespace {
 
 // llama.cpp's short names with several letters, which the argument parser would read as a row of
 // one-letter flags.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kShortNames = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kShortNames = {{
     {"-ctk", "--cache-type-k"},
     {"-ctv", "--cache-type-v"},
     {"-ub", "--ubatch-size"},
     {"-sys", "--system-prompt"},
+    {"-md", "--spec-draft-model"},
     {"-np", "--parallel"},
 }};
 

@@ -106,6 +106,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_token_budget_flag(command, flags.sparse);
   add_selection_flags(command, flags.sparse);
   add_tier_flags(command, flags.tiers);
+  add_spec_flags(command, flags.spec);
   command
       .add_flag("--no-repack", flags.no_repack,
                 "Keep the weights in the layout of the file: less memory, slower")
@@ -223,6 +224,11 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     return fail(std::move(home.error()));
   }
   options.home = std::move(*home);
+  auto spec = check_spec_flags(flags.spec);
+  if (!spec) {
+    return fail(std::move(spec.error()));
+  }
+  options.spec = std::move(*spec);
   options.scheduler.decode_floor_tokens = decode_floor_tokens(options.sparse);
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "cli/sparse_flags.h"
+#include "cli/spec_flags.h"
 #include "cli/tier_flags.h"
 #include "kv/kv_types.h"
 #include "sched/scheduler_options.h"
@@ -33,6 +34,7 @@ struct ServeFlags {
   bool no_repack = false;
   SparseFlags sparse;
   TierFlags tiers;
+  SpecFlags spec;
 
   std::int64_t max_num_seqs = 64;
   std::int64_t max_num_batched_tokens = 512;
@@ -63,6 +65,7 @@ struct ServeOptions {
   KvType kv_type = KvType::kBf16;
   SparseOptions sparse;
   HomeOptions home;
+  SpecOptions spec;
   std::optional<std::int64_t> kv_fast_bytes;
   SchedulerOptions scheduler;
   ServerOptions server;

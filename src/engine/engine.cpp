@@ -76,7 +76,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
       key_index_(std::move(key_index)),
       kv_(std::move(kv)),
       loop_(*runner_, *kv_, key_index_.get(), loader_.get(), prefix_cache_of(options, *kv_),
-            std::move(speculation), options.scheduler, clock_of(options)),
+            std::move(speculation), options.scheduler, options.dense_rows, clock_of(options)),
       stats_(loop_.stats()) {}
 
 Engine::~Engine() { shutdown(std::chrono::milliseconds(0)); }

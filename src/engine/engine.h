@@ -39,6 +39,7 @@ struct EngineOptions {
   bool prefix_cache = true;    // share the KV of equal prompt beginnings
   std::string kv_identity;     // what changes the KV besides the tokens (model, type, positions)
   int prefix_hash_bits = 128;  // less only in tests
+  bool dense_rows = false;     // with a key index too: it is for drafts alone
   // Seconds since any fixed point; called from several threads. Empty: the steady clock.
   std::function<double()> clock;
 

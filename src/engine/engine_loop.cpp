@@ -16,11 +16,12 @@ bool is_decode(const PlannedSequence& planned) { return planned.tokens.size() ==
 EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
                        BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
                        std::unique_ptr<Speculation> speculation, const SchedulerOptions& options,
-                       std::function<double()> clock)
+                       bool dense_rows, std::function<double()> clock)
     : runner_(runner),
       kv_(kv),
       key_index_(key_index),
       loader_(loader),
+      dense_rows_(dense_rows),
       prefix_cache_(std::move(prefix_cache)),
       speculation_(std::move(speculation)),
       scheduler_(kv, prefix_cache_.get(), options),
@@ -74,7 +75,7 @@ void EngineLoop::compute() {
     scheduler_.update(plan, {});
     return;
   }
-  const ForwardBatch batch = make_batch(plan, kv_, key_index_);
+  const ForwardBatch batch = make_batch(plan, kv_, key_index_, dense_rows_);
   const double forward_start = clock_();
   if (loader_ != nullptr) {
     loader_->begin_step(kv_, batch.sequences);
@@ -121,7 +122,8 @@ void EngineLoop::draft() {
     // The last token of an answer is never fed back.
     queries.push_back({{candidate.request, candidate.choice},
                        candidate.tokens,
-                       std::max(0, choice.tokens_left() - 1)});
+                       std::max(0, choice.tokens_left() - 1),
+                       candidate.kv});
   }
   std::vector<std::vector<TokenId>> drafts = speculation_->draft(queries);
   for (std::size_t i = 0; i < candidates.size(); ++i) {

@@ -35,11 +35,12 @@ class EngineLoop {
 
   // All must outlive it. key_index: of kv's blocks; null: the runner has no sparse attention.
   // loader: the runner's selection listener, needed if kv has a home tier; else may be null.
-  // prefix_cache: null turns sharing off. speculation: null: nobody drafts. clock: seconds.
+  // prefix_cache: null turns sharing off. dense_rows: as EngineOptions. speculation: null: nobody
+  // drafts. clock: seconds.
   EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
              BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
              std::unique_ptr<Speculation> speculation, const SchedulerOptions& options,
-             std::function<double()> clock);
+             bool dense_rows, std::function<double()> clock);
 
   void add(Submission submission);
   // Ends all its choices with kCancelled. Unknown ids are ignored.
@@ -98,6 +99,7 @@ class EngineLoop {
   KVCacheManager& kv_;
   const KeyIndex* key_index_;
   BlockLoader* loader_;
+  bool dense_rows_;
   std::unique_ptr<PrefixCache> prefix_cache_;
   std::unique_ptr<Speculation> speculation_;
   Scheduler scheduler_;

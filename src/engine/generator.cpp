@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "base/bytes.h"
@@ -38,43 +39,53 @@ class OpenSequence {
   SequenceId id_;
 };
 
-// Runs tokens that extend() has made room for. Logits of the last one if wanted.
-Expected<std::span<const float>> forward(ModelRunner& runner, KVCacheManager& kv,
-                                         const KeyIndex* key_index, BlockLoader* loader,
-                                         int prompt_tokens, SequenceId sequence,
-                                         std::span<const TokenId> tokens, bool want_logits) {
-  const BlockPin pin = kv.pin(sequence);
+// What the steps of one answer have in common.
+struct StepContext {
+  ModelRunner& runner;
+  KVCacheManager& kv;
+  const KeyIndex* key_index;
+  BlockLoader* loader;
+  SequenceId sequence;
+  int first_sparse_position;
+};
+
+// Runs tokens that extend() has made room for. Logits of the last num_outputs rows.
+Expected<std::span<const float>> forward(const StepContext& step, std::span<const TokenId> tokens,
+                                         int num_outputs) {
+  KVCacheManager& kv = step.kv;
+  const BlockPin pin = kv.pin(step.sequence);
   ForwardBatch batch;
-  batch.key_index = key_index;
+  batch.key_index = step.key_index;
   batch.tokens.assign(tokens.begin(), tokens.end());
   SequenceRows rows;
   for (std::size_t group = 0; group < kv.layer_groups().size(); ++group) {
-    rows.tables.push_back(kv.table(sequence, static_cast<int>(group)));
+    rows.tables.push_back(kv.table(step.sequence, static_cast<int>(group)));
   }
   rows.num_rows = static_cast<int>(tokens.size());
-  rows.first_position = kv.num_tokens(sequence) - rows.num_rows;
-  if (key_index != nullptr) {
-    rows.first_sparse_position = prompt_tokens;
+  rows.first_position = kv.num_tokens(step.sequence) - rows.num_rows;
+  rows.first_sparse_position = step.first_sparse_position;
+  for (int row = rows.num_rows - num_outputs; row < rows.num_rows; ++row) {
+    batch.output_rows.push_back(row);
   }
   batch.sequences.push_back(std::move(rows));
-  if (want_logits) {
-    batch.output_rows.push_back(static_cast<int>(tokens.size()) - 1);
+  if (step.loader == nullptr) {
+    return step.runner.forward(batch, kv);
   }
-  if (loader == nullptr) {
-    return runner.forward(batch, kv);
-  }
-  loader->begin_step(kv, batch.sequences);
-  auto logits = runner.forward(batch, kv);
-  const auto reads = loader->end_step();
+  step.loader->begin_step(kv, batch.sequences);
+  auto logits = step.runner.forward(batch, kv);
+  const auto reads = step.loader->end_step();
   if (logits && reads.front().is_lost) {
     return fail(StatusCode::kUnavailable,
                 "keys and values could not be read back from the tier below the fast one");
   }
-  if (logits && kv.residency() != nullptr) {
-    kv.write_home(sequence);
-    kv.residency()->advance();
-  }
   return logits;
+}
+
+void write_home(const StepContext& step) {
+  if (step.kv.residency() != nullptr) {
+    step.kv.write_home(step.sequence);
+    step.kv.residency()->advance();
+  }
 }
 
 // What has moved since `before`; none without a home tier.
@@ -116,6 +127,62 @@ class TextStream {
   const GeneratorCallbacks& callbacks_;
   Utf8Assembler characters_;
   StopSequences stops_;
+};
+
+// The drafts of the step at hand, and which of them turned out right.
+class Drafts {
+ public:
+  explicit Drafts(Speculation* speculation) : speculation_(speculation) {}
+  ~Drafts() {
+    if (speculation_ != nullptr) {
+      tell();
+      speculation_->forget(kSequence);
+    }
+  }
+  Drafts(const Drafts&) = delete;
+  Drafts& operator=(const Drafts&) = delete;
+
+  std::size_t num_accepted() const { return num_accepted_; }
+  // The token that came. True: it was the next draft, whose logits are there.
+  bool accept(TokenId token) {
+    came_.push_back(token);
+    if (num_accepted_ < guesses_.size() && guesses_[num_accepted_] == token) {
+      ++num_accepted_;
+      return true;
+    }
+    return false;
+  }
+  // For the next step.
+  std::span<const TokenId> next(std::span<const TokenId> tokens, int max_drafts, SequenceId kv) {
+    num_accepted_ = 0;
+    if (speculation_ == nullptr) {
+      return {};
+    }
+    tell();
+    const DraftQuery query{kSequence, tokens, max_drafts, kv};
+    guesses_ = speculation_->draft(std::span(&query, 1)).front();
+    return guesses_;
+  }
+  void give_up() { guesses_.clear(); }
+  void note_step(int rows, double seconds) {
+    if (speculation_ != nullptr) {
+      speculation_->note_step(rows, seconds);
+    }
+  }
+
+ private:
+  static constexpr DraftSequence kSequence{};
+
+  void tell() {
+    speculation_->note(kSequence, static_cast<int>(guesses_.size()), came_);
+    guesses_.clear();
+    came_.clear();
+  }
+
+  Speculation* speculation_;  // may be null
+  std::vector<TokenId> guesses_;
+  std::vector<TokenId> came_;
+  std::size_t num_accepted_ = 0;
 };
 
 }  // namespace
@@ -209,8 +276,13 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
 }
 
 Generator::Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text,
-                     const KeyIndex* key_index, BlockLoader* loader)
-    : runner_(runner), kv_(kv), text_(std::move(text)), key_index_(key_index), loader_(loader) {}
+                     const KeyIndex* key_index, BlockLoader* loader, Speculation* speculation)
+    : runner_(runner),
+      kv_(kv),
+      text_(std::move(text)),
+      key_index_(key_index),
+      loader_(loader),
+      speculation_(speculation) {}
 
 Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
                                           const GeneratorOptions& options, Sampler& sampler,
@@ -230,12 +302,19 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     if (result.prompt_traffic) {
       result.answer_traffic = traffic_since(kv_, before_answer);
     }
+    if (speculation_ != nullptr) {
+      result.speculation = speculation_->stats();
+    }
     return result;
   };
 
   const auto prefill_start = SteadyClock::now();
   std::span<const float> logits;
   const int prompt_tokens = static_cast<int>(prompt.size());
+  const bool has_sparse_rows = key_index_ != nullptr && !options.dense_rows;
+  const StepContext step{
+      runner_, kv_,           key_index_,
+      loader_, sequence.id(), has_sparse_rows ? prompt_tokens : SequenceRows::kNeverSparse};
   while (result.prompt_tokens < prompt_tokens) {
     if (cancelled.load(std::memory_order_relaxed)) {
       return finish(FinishReason::kCancelled);
@@ -254,11 +333,11 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     }
     const auto chunk = prompt.subspan(static_cast<std::size_t>(result.prompt_tokens),
                                       static_cast<std::size_t>(count));
-    auto output = forward(runner_, kv_, key_index_, loader_, prompt_tokens, sequence.id(), chunk,
-                          result.prompt_tokens + count == prompt_tokens);
+    auto output = forward(step, chunk, result.prompt_tokens + count == prompt_tokens ? 1 : 0);
     if (!output) {
       return fail(std::move(output.error()));
     }
+    write_home(step);
     logits = *output;
     for (const TokenId token : chunk) {
       sampler.accept(token);
@@ -282,15 +361,22 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     return finish(stream.finish() ? reason : FinishReason::kCancelled);
   };
   const auto decode_start = SteadyClock::now();
+  const auto vocab_size = static_cast<std::size_t>(runner_.config().vocab_size);
+  std::vector<TokenId> tokens(prompt.begin(), prompt.end());
+  std::vector<TokenId> rows;  // of the next step: the last token, and drafts
+  Drafts drafts(speculation_);
   while (true) {
     if (cancelled.load(std::memory_order_relaxed)) {
       return end_text(FinishReason::kCancelled);
     }
-    auto token = sampler.sample(logits);
+    auto token = sampler.sample(logits.subspan(drafts.num_accepted() * vocab_size, vocab_size));
     if (!token) {
       return fail(std::move(token.error()));
     }
     ++result.generated_tokens;
+    result.decode_tokens += result.decode_steps > 0 ? 1 : 0;
+    tokens.push_back(*token);
+    const bool is_accepted = drafts.accept(*token);
     if (text_.is_end(*token)) {
       return end_text(FinishReason::kStop);
     }
@@ -300,16 +386,37 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     if (stream.stopped()) {
       return finish(FinishReason::kStop);
     }
-    if (result.generated_tokens == limit || !kv_.extend(sequence.id(), 1)) {
+    if (result.generated_tokens == limit) {
       return end_text(FinishReason::kLength);
     }
+    if (is_accepted) {
+      continue;
+    }
+    const bool is_shorter = kv_.truncate(sequence.id(), static_cast<int>(tokens.size()) - 1);
+    KAREZ_CHECK(is_shorter, "a step releases nothing that its own rows read");
+    if (result.decode_steps > 0) {
+      write_home(step);
+    }
+    const auto guesses = drafts.next(tokens, limit - result.generated_tokens - 1, sequence.id());
+    int num_rows = 1 + static_cast<int>(guesses.size());
+    rows.clear();
+    rows.push_back(*token);
+    std::ranges::copy(guesses, std::back_inserter(rows));
+    if (num_rows > 1 && !kv_.extend(sequence.id(), num_rows)) {
+      drafts.give_up();
+      num_rows = 1;
+    }
+    if (num_rows == 1 && !kv_.extend(sequence.id(), 1)) {
+      return end_text(FinishReason::kLength);
+    }
+    const auto step_start = SteadyClock::now();
     auto output =
-        forward(runner_, kv_, key_index_, loader_, prompt_tokens, sequence.id(), {&*token, 1},
-                /*want_logits=*/true);
+        forward(step, std::span(rows).first(static_cast<std::size_t>(num_rows)), num_rows);
     if (!output) {
       return fail(std::move(output.error()));
     }
     logits = *output;
+    drafts.note_step(num_rows, seconds_since(step_start));
     ++result.decode_steps;
     result.decode_seconds = seconds_since(decode_start);
   }

@@ -23,6 +23,7 @@
 #include "model/model_runner.h"
 #include "sampling/sampler.h"
 #include "sched/request.h"
+#include "spec/speculation.h"
 
 namespace karez {
 
@@ -42,6 +43,7 @@ struct GeneratorOptions {
   int max_tokens = -1;     // of the answer; -1: until its own end or until the context is full
   int chunk_tokens = 512;  // of the prompt in one forward pass
   std::vector<std::string> stop;  // the answer ends before any of these texts
+  bool dense_rows = false;        // the answer's rows attend to everything, with a key index too
 };
 
 struct GeneratorCallbacks {
@@ -56,7 +58,8 @@ struct GenerationResult {
   int generated_tokens = 0;  // an end token included
   double prefill_seconds = 0;
   double decode_seconds = 0;
-  int decode_steps = 0;  // forward passes of one token; the first token comes from the prefill
+  int decode_steps = 0;            // forward passes behind the prompt's
+  int decode_tokens = 0;           // that they gave; the first token comes from the prefill
   std::int64_t kv_used_bytes = 0;  // at the end
   // With a tier below the fast one: what has moved, the prompt's part and the answer's.
   struct TierTraffic {
@@ -70,6 +73,7 @@ struct GenerationResult {
   std::optional<TierTraffic> prompt_traffic;
   std::optional<TierTraffic> answer_traffic;
   std::int64_t kv_cap_bytes = 0;
+  std::optional<SpeculationStats> speculation;
 };
 
 // Bytes of KV cap that a sequence of num_tokens takes when its prompt is run in such chunks.
@@ -87,10 +91,11 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
 
 class Generator {
  public:
-  // All must outlive the generator. key_index, loader: as of Engine::create(); the answer's rows
-  // are sparse with an index.
+  // All must outlive the generator. key_index, loader, speculation: as of Engine::create(); the
+  // answer's rows are sparse with an index.
   Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text,
-            const KeyIndex* key_index = nullptr, BlockLoader* loader = nullptr);
+            const KeyIndex* key_index = nullptr, BlockLoader* loader = nullptr,
+            Speculation* speculation = nullptr);
 
   // Ends with kLength when max_tokens, the context or the KV cap is reached. The runner's step
   // times afterwards are those of the answer's steps, without the prompt's.
@@ -105,6 +110,7 @@ class Generator {
   TokenText text_;
   const KeyIndex* key_index_;
   BlockLoader* loader_;
+  Speculation* speculation_;
 };
 
 }  // namespace karez

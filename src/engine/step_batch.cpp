@@ -4,7 +4,8 @@
 
 namespace karez {
 
-ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const KeyIndex* key_index) {
+ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const KeyIndex* key_index,
+                        bool dense_rows) {
   ForwardBatch batch;
   batch.key_index = key_index;
   batch.tokens.reserve(static_cast<std::size_t>(plan.num_tokens));
@@ -16,7 +17,8 @@ ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const Ke
     }
     rows.first_position = planned.first_position;
     rows.num_rows = planned.num_rows();
-    if (key_index != nullptr) {
+    rows.num_hint_rows = planned.num_hints;
+    if (key_index != nullptr && !dense_rows) {
       rows.first_sparse_position = planned.num_prompt_tokens;
     }
     rows.first_row = static_cast<int>(batch.tokens.size());

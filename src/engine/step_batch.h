@@ -13,6 +13,8 @@ namespace karez {
 // wants_logits, and one for each draft to be verified. Rows behind the
 // prompt are sparse where sparse attention is on. key_index: of kv's blocks, or null.
 // The views are valid until the next change of kv.
-ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const KeyIndex* key_index);
+// dense_rows: none are sparse.
+ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const KeyIndex* key_index,
+                        bool dense_rows = false);
 
 }  // namespace karez

@@ -166,7 +166,7 @@ std::vector<DraftCandidate> Scheduler::draft_candidates() const {
   for (const auto& [key, sequence] : running_) {
     if (sequence.num_remaining_tokens() == 1 && sequence.num_choices == 1 &&
         static_cast<int>(sequence.tokens.size()) > sequence.num_prompt_tokens) {
-      candidates.push_back({key, sequence.request, sequence.choice, sequence.tokens});
+      candidates.push_back({key, sequence.request, sequence.choice, sequence.tokens, sequence.kv});
     }
   }
   return candidates;

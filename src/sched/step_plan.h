@@ -45,6 +45,7 @@ struct DraftCandidate {
   RequestId request = 0;
   int choice = 0;
   std::span<const TokenId> tokens;  // the prompt and what was generated
+  SequenceId kv;                    // of all of them but the last
 };
 
 // Choices that the scheduler ended by itself: the fast tier is full of this one sequence.

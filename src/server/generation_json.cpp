@@ -173,12 +173,16 @@ Json GenerationJson::usage() const {
   int generated_tokens = 0;
   std::int64_t blocks_read = 0;
   std::int64_t blocks_loaded = 0;
+  std::int64_t draft_tokens = 0;
+  std::int64_t accepted_draft_tokens = 0;
   MissedMass missed;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const GenerationEvent& last = choices_[i].last;
     // Each event has the figures of the whole request so far.
     blocks_read = std::max(blocks_read, last.kv_blocks_read);
     blocks_loaded = std::max(blocks_loaded, last.kv_blocks_loaded);
+    draft_tokens = std::max(draft_tokens, last.draft_tokens);
+    accepted_draft_tokens = std::max(accepted_draft_tokens, last.accepted_draft_tokens);
     if (last.kv_missed.num_lists >= missed.num_lists) {
       missed = last.kv_missed;
     }
@@ -193,6 +197,11 @@ Json GenerationJson::usage() const {
                 {"completion_tokens", generated_tokens},
                 {"total_tokens", prompt_tokens + generated_tokens},
                 {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+  if (draft_tokens > 0) {  // somebody drafts
+    usage["completion_tokens_details"] = {
+        {"accepted_prediction_tokens", accepted_draft_tokens},
+        {"rejected_prediction_tokens", draft_tokens - accepted_draft_tokens}};
+  }
   if (blocks_read > 0) {  // there is a tier below the fast one
     usage["kv_tier_details"] = {{"blocks_read", blocks_read}, {"blocks_loaded", blocks_loaded}};
     if (missed.num_lists > 0) {

@@ -132,6 +132,42 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   return families;
 }
 
+// Names and labels are vLLM's, the last three ours.
+std::vector<MetricFamily> speculation_families(const SpeculationStats& stats) {
+  const auto counter = [](std::string_view name, std::string_view help, std::int64_t value) {
+    return family({name, help, MetricType::Counter, static_cast<double>(value)});
+  };
+  std::vector<MetricFamily> families = {
+      counter("vllm:spec_decode_num_drafts_total", "Times that drafts of a sequence were verified.",
+              stats.drafts),
+      counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens that were verified.",
+              stats.draft_tokens),
+      counter("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens that were accepted.",
+              stats.accepted_tokens),
+      counter("karez_spec_switched_off_total",
+              "Times that drafting for a sequence was found not to pay.", stats.switched_off),
+      family({"karez_spec_sequences_off", "Sequences that nobody drafts for at present.",
+              MetricType::Gauge, static_cast<double>(stats.sequences_off)}),
+      family({"karez_spec_propose_seconds_total", "Time spent on making drafts.",
+              MetricType::Counter, stats.propose_seconds}),
+  };
+  MetricFamily by_position =
+      family({"vllm:spec_decode_num_accepted_tokens_per_pos_total",
+              "Accepted draft tokens by their place among the drafts.", MetricType::Counter, 0});
+  by_position.metric.clear();
+  for (std::size_t i = 0; i < stats.accepted_at.size(); ++i) {
+    if (i > 0 && stats.accepted_at[i] == 0) {
+      break;
+    }
+    ClientMetric metric;
+    metric.label = {{"position", std::to_string(i)}};
+    metric.counter.value = static_cast<double>(stats.accepted_at[i]);
+    by_position.metric.push_back(std::move(metric));
+  }
+  families.push_back(std::move(by_position));
+  return families;
+}
+
 }  // namespace
 
 struct ServerMetrics::Impl {
@@ -225,8 +261,14 @@ std::string ServerMetrics::page() const {
                                static_cast<double>(impl_->connections())}));
   }
   if (impl_->stats) {
-    for (MetricFamily& one : engine_families(impl_->stats())) {
+    const EngineStats stats = impl_->stats();
+    for (MetricFamily& one : engine_families(stats)) {
       families.push_back(std::move(one));
+    }
+    if (stats.has_speculation) {
+      for (MetricFamily& one : speculation_families(stats.speculation)) {
+        families.push_back(std::move(one));
+      }
     }
     MetricFamily config = family(
         {"vllm:cache_config_info", "Settings of the KV cache, as labels.", MetricType::Gauge, 1});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/token.h"
+#include "kv/kv_types.h"
 
 namespace karez {
 
@@ -26,6 +27,8 @@ struct DraftQuery {
   DraftSequence sequence;
   std::span<const TokenId> tokens;  // all of it, the prompt too; not empty
   int max_drafts = 1;
+  // The target's own, of all tokens but the last. It must be as it was when a proposal is there.
+  SequenceId kv = SequenceId::none();
 };
 
 struct DraftProposal {

@@ -36,7 +36,7 @@ std::vector<std::vector<TokenId>> Speculation::draft(std::span<const DraftQuery>
     const bool tries_again = state.tokens_off >= kTryAgainTokens;
     const int wanted = proposer_->is_free() ? most : std::min(most, tries_again ? 1 : pays);
     if (wanted > 0) {
-      asked.push_back({queries[i].sequence, queries[i].tokens, wanted});
+      asked.push_back({queries[i].sequence, queries[i].tokens, wanted, queries[i].kv});
       index.push_back(i);
     } else if (pays == 0) {
       switch_off(state, true);
