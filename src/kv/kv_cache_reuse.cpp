@@ -23,7 +23,11 @@ void KVCacheManager::on_evict(std::function<void(BlockId)> callback) {
   impl_->blocks.on_evict(std::move(callback));
 }
 
-std::int64_t KVCacheManager::slots_available() const { return impl_->blocks.num_available_slots(); }
+std::int64_t KVCacheManager::slots_available() const {
+  // extend() waits for prefetches if it needs their slots.
+  return impl_->blocks.num_available_slots() +
+         (impl_->residency == nullptr ? 0 : impl_->residency->num_fetching_slots());
+}
 
 SequenceId KVCacheManager::open_cached(int num_tokens, std::vector<std::vector<BlockId>> tables) {
   KAREZ_CHECK(num_tokens > 0 && num_tokens % kBlockSize == 0, "cached blocks are full");

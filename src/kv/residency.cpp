@@ -1,5 +1,5 @@
 // Construction, forgetting, figures. Writes are in residency_write.cpp, reads in
-// residency_load.cpp.
+// residency_load.cpp and residency_prefetch.cpp, who gives up slots in residency_evict.cpp.
 #include "kv/residency.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Residency::Residency(LogicalBlocks& blocks, std::unique_ptr<Tier> home, const Cl
       first_row_of_layer_.resize(std::max(first_row_of_layer_.size(), layer + 1));
       first_row_of_layer_[layer] = rows_.size();
     }
-    rows_.push_back({row, num_extents, 0});
+    rows_.push_back({row, num_extents, 0, 0});
     num_entries = std::max(num_entries, row.first_entry + row.size);
     num_extents += (row.size + kExtentBlocks - 1) / kExtentBlocks;
   }
@@ -71,6 +71,8 @@ void Residency::forget(BlockId block) {
   lost_blocks_.erase(block.value);
   for (Row& row : rows_of(block)) {
     const std::size_t entry = entry_of(row, block.value);
+    abandon_fetch(entry);
+    note_wasted(entry);
     const std::uint8_t state = std::exchange(state_[entry], std::uint8_t{0});
     if ((state & kWriting) != 0) {
       loose_.insert(blocks_.take_slot(block, entry).value);
@@ -111,13 +113,17 @@ bool Residency::reopen(BlockId block) {
   if (!is_any_home(block)) {
     return true;
   }
-  settle();
-  wants_write_[block.value] = false;  // a write that failed asks again
-  ++now_;
-  misses_.clear();
   const std::span<Row> rows = rows_of(block);
   for (Row& row : rows) {
+    abandon_fetch(entry_of(row, block.value));
+  }
+  settle();
+  wants_write_[block.value] = false;  // a write that failed asks again
+  begin_call();
+  for (Row& row : rows) {
     const std::size_t entry = entry_of(row, block.value);
+    note_wasted(entry);
+    state_[entry] = static_cast<std::uint8_t>(state_[entry] & ~kGuess);
     stamp_[entry] = now_;
     if (blocks_.slot_at(entry).is_none()) {
       misses_.push_back({static_cast<std::uint32_t>(&row - rows_.data()), block.value});

@@ -15,25 +15,41 @@
 // ages out.
 //
 // A failed write leaves the block in the fast tier and is tried again later. A failed or late read
-// loses the block: load() says so, the sequences that have it must be computed again. Memory: 5
-// bytes for each entry of the slot table, 1 byte for each on average for extents, and 8 bytes a
-// logical block, besides what the tier says.
-// Thread: the KVCacheManager's owner; need() and load() inside a step by the one thread that runs
-// between selection and attention.
-// Owns: the queue and its tier. Borrows: the logical blocks.
+// loses the block: load() says so, the sequences that have it must be computed again.
+//
+// hint() names what may be needed soon, prefetch() reads it while the step goes on:
+//
+//   home --prefetch--> being read --arrives--> clean --need()--> useful
+//                         |  need(): late, load() waits       --evicted, freed--> wasted
+//
+// It takes free slots and those of blocks that this step does not need. Its own failures lose
+// nothing, and a load takes its slots if it finds no others: hints change what is in the fast tier
+// and never what a step computes.
+//
+// Memory: 5 bytes for each entry of the slot table, 1 byte for each on average for extents, and 8
+// bytes a logical block, besides what the tier says; about 64 for each block being prefetched.
+// Thread: the KVCacheManager's owner; need(), load(), hint() and prefetch() inside a step by the
+// one thread that runs between selection and attention. Owns: the queue and its tier. Borrows: the
+// logical blocks.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "kv/kv_types.h"
 #include "kv/logical_blocks.h"
+#include "kv/lookahead.h"
+#include "kv/prefetch_stats.h"
+#include "kv/tier/link_rate.h"
 #include "kv/tier/transfer_queue.h"
 
 namespace karez {
@@ -45,11 +61,12 @@ struct ResidencyStats {
   std::int64_t bytes_read = 0;     // from home
   std::int64_t bytes_written = 0;  // to home
   std::int64_t blocks_needed = 0;  // that layers asked for, each once a layer and step
-  std::int64_t demand_misses = 0;  // of these, not in the fast tier
+  std::int64_t demand_misses = 0;  // of these, not in the fast tier; late prefetches too
   std::int64_t evictions = 0;
   std::int64_t blocks_lost = 0;  // reads that failed, or found no room
   std::int64_t write_failures = 0;
   double stall_seconds = 0;  // in load()
+  PrefetchStats prefetch;
 };
 
 class Residency {
@@ -68,20 +85,33 @@ class Residency {
 
   // Free slots, as many as can be had without losing anything; waits for writes if they help.
   void make_room(std::int64_t slots);
-  // Waits until what is on its way home has arrived, or some seconds.
+  // Waits until what is on its way, home or from there, has arrived, or some seconds.
   void settle();
 
   // Before the layers of a step.
-  void begin_step() { step_start_ = now_ + 1; }
+  void begin_step();
   // What one layer reads: begin_layer(), need() for each block, load(). Requires: the blocks are
   // used, and of the layer's group.
   void begin_layer(int layer);
-  // True: it has to be loaded, and was not named in this call before.
+  // True: it is not there, and was not named in this call before.
   bool need(int kv_head, BlockId block);
   // Returns the blocks that are lost, each once; they have some slot with some content until
   // end_step().
   std::span<const BlockId> load();
   void end_step();
+
+  // residency_prefetch.cpp
+  // The block may be needed soon; most useful first. O(1); takes effect in prefetch(). Requires: as
+  // need(); after load() of the layer at hand.
+  void hint(int layer, int kv_head, BlockId block, LookaheadSource source);
+  // Begins to read what was hinted since the last call and is not there: in one go, as far as the
+  // cap and the victims go.
+  void prefetch();
+  // Bytes that prefetch() may read in a step. 0: what the link moves in 0.8 of the time of a step,
+  // both as measured; the rest is for demand and writes.
+  void set_fetch_cap(std::int64_t bytes_per_step) { fetch_cap_bytes_ = bytes_per_step; }
+  // Of the step at hand.
+  std::int64_t fetch_cap() const;
 
   // Before the block is written to again: it is wholly in the fast tier and not at home any more.
   // False: it is lost.
@@ -96,27 +126,52 @@ class Residency {
   bool was_read(int layer, int kv_head, BlockId block) const {
     const std::size_t row =
         first_row_of_layer_[static_cast<std::size_t>(layer)] + static_cast<std::size_t>(kv_head);
-    return stamp_[entry_of(rows_[row], block.value)] >= step_start_;
+    const std::size_t entry = entry_of(rows_[row], block.value);
+    return stamp_[entry] >= step_start_ && (state_[entry] & kGuess) == 0;
   }
   bool is_lost(BlockId block) const { return lost_blocks_.contains(block.value); }
-  // Slots that are nobody's: those of freed blocks in transfers, and a spare one.
-  std::int64_t num_loose_slots() const { return static_cast<std::int64_t>(loose_.size()) + 1; }
+  // Slots that are nobody's: those of freed blocks in transfers, those that are read into ahead of
+  // need, and a spare one.
+  std::int64_t num_loose_slots() const {
+    return static_cast<std::int64_t>(loose_.size()) + num_fetching_slots() + 1;
+  }
+  // Those read into ahead of need: settle() makes room of them.
+  std::int64_t num_fetching_slots() const { return static_cast<std::int64_t>(fetches_.size()); }
   ResidencyStats stats() const;
   std::string describe() const { return queue_.tier().describe(); }
   std::size_t metadata_bytes() const;
 
  private:
+  static constexpr std::uint64_t kFetchOwner = 1;  // of transfers; those of demand have none
   static constexpr std::uint8_t kHome = 1;
   static constexpr std::uint8_t kWriting = 2;
+  static constexpr std::uint8_t kReading = 4;  // prefetch under way: home, and no slot yet
+  static constexpr std::uint8_t kFetched = 8;  // prefetched and not needed yet
+  // Hinted since it was last needed. With a slot its stamp may be a guess, without one it is in
+  // hints_.
+  static constexpr std::uint8_t kHinted = 16;
+  static constexpr std::uint8_t kGuess = kFetched | kHinted;
+  static constexpr unsigned kSourceShift = 5;  // the source of kReading and kFetched, above these
   struct Row {
     BlockRow blocks;
     std::size_t first_extent = 0;  // of the row in extents_
     std::int64_t clean = 0;
+    std::uint32_t begun = 0;  // the last call that read the row
   };
   struct Miss {
     std::uint32_t row;
     std::uint32_t block;
     friend auto operator<=>(const Miss&, const Miss&) = default;
+  };
+  struct Hint {
+    std::uint32_t row;
+    std::uint32_t block;
+    LookaheadSource source;
+  };
+  struct Fetch {
+    SlotId slot;
+    TransferId transfer = 0;
+    bool is_needed = false;  // by the load at hand
   };
   struct Age {
     std::uint32_t stamp;
@@ -135,6 +190,9 @@ class Residency {
     return const_cast<Residency*>(this)->rows_of(block);
   }
   SlotId slot_of(const std::byte* memory) const;
+  std::int64_t bytes_of(std::int64_t blocks) const {
+    return blocks * static_cast<std::int64_t>(std::as_const(blocks_).pool().slot_bytes());
+  }
   void set_clean(Row& row, BlockId block, bool clean);
   // In the fast tier alone.
   bool is_fast_only(const Row& row, std::uint32_t block) const {
@@ -150,12 +208,30 @@ class Residency {
   void free_extent_if_unused(Row& row, std::uint32_t block);
 
   // residency_load.cpp
+  void begin_call();
   void take_read(const TransferResult& result);
+  void submit_misses();
   void submit_reads(std::uint32_t row, std::span<const Miss> misses);
+  void wait_for_reads();
   void lose(Row& row, BlockId block);
+
+  // residency_evict.cpp
   // Frees slots until `count` are, by the rule at the top; takes as many as there are.
-  void acquire(std::size_t row, std::size_t count, std::vector<SlotId>& out);
-  std::int64_t evict_from(Row& row, std::int64_t count);
+  void acquire(std::size_t row, std::size_t count, TransferPriority priority,
+               std::vector<SlotId>& out);
+  // before: for a prefetch, when the victims were needed or hinted last; 0: for a load.
+  std::int64_t evict_from(Row& row, std::int64_t count, std::uint32_t before);
+  bool may_go(const Row& row, std::size_t entry, std::uint32_t before) const;
+
+  // residency_prefetch.cpp
+  void submit_fetches(std::uint32_t row, std::span<Hint> hints);
+  void take_fetch(const TransferResult& result);
+  void abandon_fetch(std::size_t entry);
+  void wait_for_fetches();
+  void note_wasted(std::size_t entry);
+  PrefetchStats::BySource& source_counts(std::size_t entry) {
+    return counters_.prefetch.of(static_cast<LookaheadSource>(state_[entry] >> kSourceShift));
+  }
 
   LogicalBlocks& blocks_;
   const Clock& clock_;
@@ -167,7 +243,8 @@ class Residency {
   std::vector<ExtentId> extents_;     // [rows][blocks / kExtentBlocks]
   std::uint32_t now_ = 1;
   std::uint32_t step_start_ = 2;  // no call of the last step is earlier
-  SlotId hole_;                   // what lost blocks point to until the end of the step
+  std::uint32_t previous_step_start_ = 1;
+  SlotId hole_;  // what lost blocks point to until the end of the step
 
   std::deque<std::uint32_t> to_write_;
   std::vector<bool> wants_write_;      // [ids]; an id in to_write_ without it is stale
@@ -182,6 +259,20 @@ class Residency {
   std::vector<std::pair<std::size_t, std::uint32_t>> holes_;  // entry, block
   std::unordered_set<std::uint32_t> lost_blocks_;
   std::unordered_set<std::uint32_t> loose_;  // slots of freed blocks that transfers still use
+
+  bool layer_is_read_ = false;                      // something was needed
+  std::vector<Hint> hints_;                         // most useful first
+  std::unordered_map<std::size_t, Fetch> fetches_;  // index: entry
+  std::int64_t fetching_blocks_ = 0;                // without a result yet, given up ones too
+  std::vector<TransferId> late_;
+  std::int64_t late_blocks_ = 0;   // needed, without a result yet
+  std::vector<Miss> failed_late_;  // of these, failed
+  std::vector<Hint> hints_scratch_;
+  std::int64_t fetch_cap_bytes_ = 0;
+  std::int64_t fetch_bytes_left_ = 0;  // in this step
+  LinkRate link_;
+  std::optional<Clock::TimePoint> step_begin_;
+  double step_seconds_ = 0;  // of late, smoothed
 
   std::vector<TransferResult> results_;
   std::vector<Transfer> released_;

@@ -14,22 +14,67 @@ constexpr std::chrono::seconds kReadDeadline{10};
 
 }  // namespace
 
-void Residency::begin_layer(int layer) {
-  layer_first_row_ = first_row_of_layer_[static_cast<std::size_t>(layer)];
+void Residency::begin_step() {
+  previous_step_start_ = step_start_;
+  step_start_ = ++now_;
+  counters_.prefetch.dropped += static_cast<std::int64_t>(hints_.size());
+  for (const Hint& hint : hints_) {
+    std::uint8_t& state = state_[entry_of(rows_[hint.row], hint.block)];
+    state = static_cast<std::uint8_t>(state & ~kHinted);
+  }
+  hints_.clear();
+  fetch_bytes_left_ = fetch_cap();
+  step_begin_ = clock_.now();
+}
+
+void Residency::begin_call() {
   ++now_;
   misses_.clear();
+  layer_is_read_ = false;
+  if (late_blocks_ > 0) {  // named and not loaded
+    for (auto& [entry, fetch] : fetches_) {
+      fetch.is_needed = false;
+    }
+    late_blocks_ = 0;
+  }
+  late_.clear();
+}
+
+void Residency::begin_layer(int layer) {
+  if (fetching_blocks_ > 0) {
+    take_results();
+  }
+  begin_call();
+  layer_first_row_ = first_row_of_layer_[static_cast<std::size_t>(layer)];
+  for (std::size_t r = layer_first_row_; r < rows_.size() && rows_[r].blocks.layer == layer; ++r) {
+    rows_[r].begun = now_;
+  }
 }
 
 bool Residency::need(int kv_head, BlockId block) {
   const std::size_t index = layer_first_row_ + static_cast<std::size_t>(kv_head);
   const std::size_t entry = entry_of(rows_[index], block.value);
-  if (stamp_[entry] == now_) {
+  std::uint8_t& state = state_[entry];
+  if (stamp_[entry] == now_ && (state & kGuess) == 0) {
     return false;
   }
   stamp_[entry] = now_;
   ++counters_.blocks_needed;
+  layer_is_read_ = true;
+  if ((state & kFetched) != 0) {
+    ++source_counts(entry).useful;
+    state = kHome;
+  }
+  state = static_cast<std::uint8_t>(state & ~kHinted);
   if (!blocks_.slot_at(entry).is_none()) {
     return false;
+  }
+  if ((state & kReading) != 0) {
+    Fetch& fetch = fetches_.at(entry);
+    fetch.is_needed = true;
+    late_.push_back(fetch.transfer);
+    ++late_blocks_;
+    return true;
   }
   misses_.push_back({static_cast<std::uint32_t>(index), block.value});
   return true;
@@ -37,14 +82,39 @@ bool Residency::need(int kv_head, BlockId block) {
 
 std::span<const BlockId> Residency::load() {
   lost_.clear();
-  if (misses_.empty()) {
+  const bool is_ready = misses_.empty() && late_.empty();
+  if (std::exchange(layer_is_read_, false)) {
+    ++counters_.prefetch.layers_read;
+    counters_.prefetch.layers_ready += is_ready ? 1 : 0;
+  }
+  if (is_ready) {
     return lost_;
   }
   const Clock::TimePoint start = clock_.now();
-  counters_.demand_misses += static_cast<std::int64_t>(misses_.size());
-  std::ranges::sort(misses_);
+  counters_.demand_misses += static_cast<std::int64_t>(misses_.size() + late_.size());
   exhausted_.assign(rows_.size(), false);
   reads_.clear();
+  for (const TransferId id : late_) {
+    queue_.promote(id);
+    reads_.push_back(id);
+  }
+  submit_misses();
+  wait_for_reads();
+  late_.clear();
+  if (!failed_late_.empty()) {
+    misses_.swap(failed_late_);
+    failed_late_.clear();
+    submit_misses();
+    wait_for_reads();
+  }
+  std::ranges::sort(lost_);
+  lost_.erase(std::unique(lost_.begin(), lost_.end()), lost_.end());
+  counters_.stall_seconds += std::chrono::duration<double>(clock_.now() - start).count();
+  return lost_;
+}
+
+void Residency::submit_misses() {
+  std::ranges::sort(misses_);
   for (std::size_t first = 0; first < misses_.size();) {
     const std::uint32_t row = misses_[first].row;
     std::size_t end = first;
@@ -54,19 +124,18 @@ std::span<const BlockId> Residency::load() {
     submit_reads(row, std::span(misses_).subspan(first, end - first));
     first = end;
   }
-  while (reads_in_flight_ > 0) {
+}
+
+void Residency::wait_for_reads() {
+  while (reads_in_flight_ > 0 || late_blocks_ > 0) {
     queue_.wait_for(reads_, clock_.now() + kReadDeadline);
     take_results();
   }
-  std::ranges::sort(lost_);
-  lost_.erase(std::unique(lost_.begin(), lost_.end()), lost_.end());
-  counters_.stall_seconds += std::chrono::duration<double>(clock_.now() - start).count();
-  return lost_;
 }
 
 void Residency::submit_reads(std::uint32_t row_index, std::span<const Miss> misses) {
   Row& row = rows_[row_index];
-  acquire(row_index, misses.size(), slots_scratch_);
+  acquire(row_index, misses.size(), TransferPriority::kDemand, slots_scratch_);
   const std::vector<SlotId>& slots = slots_scratch_;
   const Clock::TimePoint deadline = clock_.now() + kReadDeadline;
   std::size_t next_slot = 0;
@@ -143,114 +212,17 @@ void Residency::lose(Row& row, BlockId block) {
 }
 
 void Residency::end_step() {
+  if (step_begin_) {
+    constexpr double kWeight = 0.25;
+    const double seconds = std::chrono::duration<double>(clock_.now() - *step_begin_).count();
+    step_seconds_ += (step_seconds_ == 0 ? 1 : kWeight) * (seconds - step_seconds_);
+    step_begin_.reset();
+  }
   for (const auto& [entry, block] : holes_) {
     blocks_.take_slot(BlockId(block), entry);
   }
   for (const auto& [entry, block] : std::exchange(holes_, {})) {
     blocks_.forget_content(BlockId(block));
-  }
-}
-
-void Residency::acquire(std::size_t row_index, std::size_t count, std::vector<SlotId>& out) {
-  BlockPool& pool = blocks_.pool();
-  const auto wanted = static_cast<std::int64_t>(count);
-  bool has_settled = false;
-  while (pool.num_free() < wanted) {
-    const std::int64_t missing = wanted - pool.num_free();
-    std::int64_t total = 0;
-    std::size_t largest = rows_.size();
-    for (std::size_t r = 0; r < rows_.size(); ++r) {
-      total += rows_[r].clean;
-      if (!exhausted_[r] && (largest == rows_.size() || rows_[r].clean > rows_[largest].clean)) {
-        largest = r;
-      }
-    }
-    const std::int64_t share = total / static_cast<std::int64_t>(rows_.size());
-    std::size_t victim = row_index;
-    std::int64_t most = missing;
-    if (largest < rows_.size() && largest != row_index &&
-        rows_[largest].clean > share + share / 4 + 1) {
-      victim = largest;
-      most = std::min(missing, rows_[largest].clean - share);
-    } else if (exhausted_[row_index]) {
-      victim = largest;
-    }
-    if (victim == rows_.size()) {
-      if (has_settled || writes_in_flight_ == 0) {
-        break;
-      }
-      settle();
-      has_settled = true;
-      exhausted_.assign(rows_.size(), false);
-      continue;
-    }
-    exhausted_[victim] = evict_from(rows_[victim], most) < most;
-  }
-  out.resize(static_cast<std::size_t>(std::min(wanted, pool.num_free())));
-  KAREZ_CHECK(pool.allocate(out), "the pool has fewer free slots than it said");
-}
-
-std::int64_t Residency::evict_from(Row& row, std::int64_t count) {
-  ages_.clear();
-  const std::size_t end = row.blocks.first_entry + blocks_.high_water(row.blocks.group);
-  for (std::size_t entry = row.blocks.first_entry; entry < end; ++entry) {
-    if (state_[entry] == kHome && stamp_[entry] != now_ && !blocks_.slot_at(entry).is_none()) {
-      ages_.push_back({stamp_[entry], row.blocks.first_id + static_cast<std::uint32_t>(
-                                                                entry - row.blocks.first_entry)});
-    }
-  }
-  const auto taken =
-      static_cast<std::size_t>(std::min(count, static_cast<std::int64_t>(ages_.size())));
-  if (taken < ages_.size()) {
-    std::ranges::nth_element(ages_, ages_.begin() + static_cast<std::ptrdiff_t>(taken));
-  }
-  for (std::size_t i = 0; i < taken; ++i) {
-    const BlockId block(ages_[i].block);
-    set_clean(row, block, false);
-    blocks_.pool().release(blocks_.take_slot(block, entry_of(row, block.value)));
-  }
-  counters_.evictions += static_cast<std::int64_t>(taken);
-  return static_cast<std::int64_t>(taken);
-}
-
-void Residency::make_room(std::int64_t slots) {
-  BlockPool& pool = blocks_.pool();
-  std::int64_t clean = 0;
-  std::int64_t most = 0;
-  const auto count = [&] {
-    clean = most = 0;
-    for (const Row& row : rows_) {
-      clean += row.clean;
-      most = std::max(most, row.clean);
-    }
-  };
-  count();
-  if (pool.num_free() + clean < slots && writes_in_flight_ > 0) {
-    settle();
-    count();
-  }
-  if (pool.num_free() >= slots) {
-    return;
-  }
-  ++now_;
-  // A bit more than is asked for: rows are scanned as a whole each time.
-  const std::int64_t missing = std::min(clean, slots - pool.num_free() + pool.num_slots() / 128);
-  // Rows are cut down to one level, so that all keep their share.
-  std::int64_t low = 0;
-  std::int64_t high = most;
-  while (high - low > 1) {
-    const std::int64_t level = low + (high - low) / 2;
-    std::int64_t above = 0;
-    for (const Row& row : rows_) {
-      above += std::max<std::int64_t>(0, row.clean - level);
-    }
-    (above >= missing ? low : high) = level;
-  }
-  std::int64_t left = missing;
-  for (Row& row : rows_) {
-    if (row.clean > low && left > 0) {
-      left -= evict_from(row, std::min(left, row.clean - low));
-    }
   }
 }
 

@@ -32,7 +32,7 @@ void Residency::advance() {
 
 void Residency::settle() {
   const Clock::TimePoint limit = clock_.now() + kSettleLimit;
-  while (writes_in_flight_ > 0 && clock_.now() < limit) {
+  while ((writes_in_flight_ > 0 || fetching_blocks_ > 0) && clock_.now() < limit) {
     queue_.drain(limit);
     take_results();
   }
@@ -122,13 +122,18 @@ bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count)
 void Residency::take_results() {
   results_.clear();
   queue_.poll(results_);
+  std::int64_t bytes = 0;
   for (const TransferResult& result : results_) {
+    bytes += result.ok() ? bytes_of(result.transfer.num_blocks) : 0;
     if (result.transfer.direction == TransferDirection::kWrite) {
       take_write(result);
+    } else if (result.transfer.identity.owner == kFetchOwner) {
+      take_fetch(result);
     } else {
       take_read(result);
     }
   }
+  link_.note(clock_.now(), bytes, static_cast<int>(results_.size()), queue_.counters().in_flight);
   released_.clear();
   queue_.take_released(released_);
   for (const Transfer& transfer : released_) {
@@ -161,7 +166,8 @@ void Residency::take_write(const TransferResult& result) {
                 "a write of a block that has moved");
     if (result.ok()) {
       state_[entry] = kHome;
-      stamp_[entry] = now_;
+      // Recent, but no reason for the layer at hand not to take its slot.
+      stamp_[entry] = std::max(stamp_[entry], now_ - 1);
       set_clean(row, block, true);
       continue;
     }

@@ -84,6 +84,21 @@ std::optional<TransferId> TransferQueue::submit(const Transfer& transfer, Transf
   return id;
 }
 
+bool TransferQueue::promote(TransferId id) {
+  Record* record = find(id);
+  if (record == nullptr || record->state != State::kQueued ||
+      record->priority == TransferPriority::kDemand) {
+    return false;
+  }
+  --counters_.by_priority[index_of(record->priority)].queued;
+  record->priority = TransferPriority::kDemand;  // which makes its id in the old queue stale
+  TransferCounters::ByPriority& counters = counters_.by_priority[index_of(record->priority)];
+  queued_[index_of(record->priority)].push_back(id);
+  counters.max_queued = std::max(counters.max_queued, ++counters.queued);
+  drop_stale_ids();
+  return true;
+}
+
 void TransferQueue::cancel_owner(std::uint64_t owner) {
   for (Record& record : records_) {
     if (record.transfer().identity.owner != owner) {
@@ -236,7 +251,7 @@ void TransferQueue::hand_over() {
     batch_.clear();
     while (!waiting.empty() && counters_.in_flight + static_cast<int>(batch_.size()) < limit) {
       const Record* record = find(waiting.front());
-      if (record != nullptr && record->state == State::kQueued) {
+      if (is_waiting(record, static_cast<TransferPriority>(i))) {
         batch_.push_back(record->transfer());
       }
       waiting.pop_front();
@@ -283,9 +298,8 @@ void TransferQueue::drop_stale_ids() {
   for (std::size_t priority = 0; priority < queued_.size(); ++priority) {
     const auto num_queued = static_cast<std::size_t>(counters_.by_priority[priority].queued);
     if (queued_[priority].size() > 2 * num_queued + kFewStaleIds) {
-      std::erase_if(queued_[priority], [this](TransferId id) {
-        const Record* record = find(id);
-        return record == nullptr || record->state != State::kQueued;
+      std::erase_if(queued_[priority], [this, priority](TransferId id) {
+        return !is_waiting(find(id), static_cast<TransferPriority>(priority));
       });
     }
   }

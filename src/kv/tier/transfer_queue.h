@@ -35,7 +35,7 @@ struct TransferQueueOptions {
 
 struct TransferCounters {
   struct ByPriority {
-    std::int64_t bytes_read = 0;     // of transfers that are ok
+    std::int64_t bytes_read = 0;     // of transfers that are ok; a promoted one is a demand's
     std::int64_t bytes_written = 0;  // of transfers that are ok
     std::int64_t results = 0;        // all
     std::int64_t refused = 0;        // submit() said no
@@ -68,6 +68,9 @@ class TransferQueue {
   // not used.
   std::optional<TransferId> submit(const Transfer& transfer, TransferPriority priority,
                                    Clock::TimePoint deadline = kNoDeadline);
+  // Somebody waits for it now: from here on it is a demand. False: it is not waiting in the queue,
+  // or is a demand already.
+  bool promote(TransferId id);
   // All transfers of an owner will be kCancelled. Queued ones are so at once; those in flight when
   // the tier reports, or when their deadline passes.
   void cancel_owner(std::uint64_t owner);
@@ -98,6 +101,9 @@ class TransferQueue {
   };
 
   Record* find(TransferId id);
+  static bool is_waiting(const Record* record, TransferPriority priority) {
+    return record != nullptr && record->state == State::kQueued && record->priority == priority;
+  }
   void advance();
   void collect();
   void expire(Clock::TimePoint now);

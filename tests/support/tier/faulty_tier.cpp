@@ -18,12 +18,15 @@ void FaultyTier::report_lost() {
 }
 
 std::size_t FaultyTier::submit(std::span<const Transfer> transfers) {
-  const auto hits = [this](int every) { return every > 0 && num_submitted_ % every == 0; };
   const TierCapacity now = capacity();
   const auto room = static_cast<std::size_t>(now.max_in_flight - now.in_flight);
   std::size_t num_taken = 0;
   for (const Transfer& transfer : transfers.first(std::min(transfers.size(), room))) {
     ++num_submitted_;
+    const bool is_spared = !faults_.hits_writes && transfer.direction == TransferDirection::kWrite;
+    const auto hits = [&](int every) {
+      return every > 0 && num_submitted_ % every == 0 && !is_spared;
+    };
     Plan plan;
     plan.status = hits(faults_.fail_every)    ? TransferStatus::kIoError
                   : hits(faults_.short_every) ? TransferStatus::kShort

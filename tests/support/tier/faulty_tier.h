@@ -17,6 +17,7 @@ struct Faults {
   int short_every = 0;         // kShort, likewise
   int rot_every = 0;           // a bit of the medium is wrong while a read takes place
   int lose_every = 0;          // no result, until report_lost()
+  bool hits_writes = true;     // false: reads only
   Clock::Duration delay = {};  // between submit and result
 };
 

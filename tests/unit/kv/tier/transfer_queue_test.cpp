@@ -170,6 +170,55 @@ TEST_F(TransferQueueTest, AFullQueueSaysNoForThatPriorityOnly) {
   EXPECT_TRUE(submit(5, TransferPriority::kPrefetch));
 }
 
+TEST_F(TransferQueueTest, APromotedTransferGoesWithTheDemands) {
+  options_.max_in_flight = 1;
+  remake(options_);
+  submit(0, TransferPriority::kDemand);
+  poll();
+  submit(1, TransferPriority::kPrefetch);
+  const TransferId late = *submit(2, TransferPriority::kPrefetch);
+  const TransferId write = *submit(3, TransferPriority::kWriteBack);
+  submit(4, TransferPriority::kDemand);
+  EXPECT_TRUE(queue_->promote(late));
+  EXPECT_TRUE(queue_->promote(write));
+  EXPECT_FALSE(queue_->promote(late)) << "it is one already";
+  EXPECT_EQ(queue_->counters().by_priority[0].queued, 3);
+  EXPECT_EQ(queue_->counters().by_priority[1].queued, 1);
+  EXPECT_EQ(queue_->counters().by_priority[2].queued, 0);
+  for (int i = 0; i < 5; ++i) {
+    tier_->complete();
+    EXPECT_EQ(poll().size(), 1U);
+  }
+  EXPECT_EQ(tier_->order, (std::vector<std::uint32_t>{0, 4, 2, 3, 1})) << "each once";
+  EXPECT_EQ(queue_->counters().by_priority[0].results, 4);
+  EXPECT_EQ(queue_->counters().by_priority[0].queued, 0);
+}
+
+TEST_F(TransferQueueTest, OnlyWhatWaitsIsPromoted) {
+  const TransferId id = *submit(1, TransferPriority::kPrefetch);
+  poll();
+  EXPECT_FALSE(queue_->promote(id)) << "in flight";
+  tier_->complete();
+  EXPECT_EQ(poll().size(), 1U);
+  EXPECT_FALSE(queue_->promote(id)) << "gone";
+}
+
+TEST_F(TransferQueueTest, APromotedTransferIsCancelledOnce) {
+  options_.max_in_flight = 1;
+  remake(options_);
+  submit(1, TransferPriority::kDemand, TransferQueue::kNoDeadline, 9);
+  poll();
+  EXPECT_TRUE(queue_->promote(*submit(2, TransferPriority::kPrefetch)));
+  queue_->free_extent(ExtentId(2));
+  queue_->cancel_owner(1);
+  EXPECT_EQ(poll().size(), 1U);
+  tier_->complete();
+  EXPECT_EQ(poll().size(), 1U);
+  EXPECT_EQ(tier_->order, (std::vector<std::uint32_t>{1}));
+  EXPECT_EQ(queue_->counters().by_priority[0].queued, 0);
+  EXPECT_EQ(queue_->counters().by_priority[1].queued, 0);
+}
+
 TEST_F(TransferQueueTest, UntakenResultsHoldBackNewTransfers) {
   options_.max_results = 2;
   remake(options_);
