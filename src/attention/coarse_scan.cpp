@@ -129,9 +129,11 @@ void CoarseScan::add_head(const IndexScan& scan, const IndexQuery& query, const 
       }
     }
   }
+  log2_totals_.clear();
   for (int v = 0; v < query.num_vectors; ++v) {
     const float total = totals[static_cast<std::size_t>(v / kScanVectors)].log2_total(
         static_cast<std::size_t>(v % kScanVectors));
+    log2_totals_.push_back(total);
     const float* from = vector_scores_.data() + static_cast<std::size_t>(v) * stride;
     for (std::size_t i = 0; i < stride; ++i) {
       const float share = from[i] - total;

@@ -41,6 +41,11 @@ class CoarseScan {
   // Requires: index.has_coarse(); every block before the recent ones is complete.
   void add_head(const IndexScan& scan, const IndexQuery& query, const KeyIndexView& index,
                 int kv_head, BlockTableView table, std::span<float> scores);
+  // Of the blocks before the recent ones: log2 of the share that the mean key has in the head's
+  // total over mean keys, the largest over the heads added. Valid until start().
+  std::span<const float> block_scores() const { return scores_; }
+  // The total of query head `vector` of the last head added, log2.
+  float log2_total(int vector) const { return log2_totals_[static_cast<std::size_t>(vector)]; }
   // Positions of the blocks to scan, ascending: sink, candidates, recent. Valid until start().
   std::span<const std::int32_t> list(const SelectionShape& scanned, SelectorScratch& scratch);
 
@@ -52,6 +57,7 @@ class CoarseScan {
   std::vector<std::byte> records_;    // of kRecords blocks of r2, each of 16 coarse ones
   std::vector<float> vector_scores_;  // [group][num_blocks]
   std::vector<float> scores_;         // [num_blocks]
+  std::vector<float> log2_totals_;    // [group]
   std::vector<std::int32_t> list_;
 };
 

@@ -14,6 +14,7 @@
 #include "attention/block_store.h"
 #include "attention/coarse_scan.h"
 #include "attention/kernel_table.h"
+#include "attention/row_ranker.h"
 #include "attention/work_plan.h"
 #include "base/check.h"
 #include "kv/block_layout.h"
@@ -77,6 +78,11 @@ class CpuPagedAttention final : public PagedAttention {
         selector_({spec.num_layers, spec.num_kv_heads, shape_.group, spec.head_dim,
                    options.scale * kLog2E, options.max_threads, options.cpu_level},
                   options.sparse),
+        ranker_({spec.num_layers, spec.num_kv_heads, shape_.group, spec.head_dim,
+                 options.scale * kLog2E, options.max_threads, options.cpu_level},
+                options.sparse),
+        num_to_rank_(static_cast<std::size_t>(options.max_threads),
+                     std::vector<int>(static_cast<std::size_t>(spec.num_kv_heads))),
         plans_(groups_.size()),
         dropped_blocks_(static_cast<std::size_t>(spec.num_layers)),
         next_item_(static_cast<std::size_t>(spec.num_layers)),
@@ -118,6 +124,9 @@ class CpuPagedAttention final : public PagedAttention {
       count_splits(plans_[g]);
       if (sparse_.is_on() && groups_[g].window == 0) {
         selector_.plan(sequences_, g);
+        if (sparse_.rank_ahead) {
+          ranker_.plan(sequences_, g, selector_.rows());
+        }
         has_sparse_rows_ = !selector_.rows().empty();
         if (has_sparse_rows_) {
           sparse_plan_ = make_group_plan(sequences, 0, shape_, selector_.rows());
@@ -189,6 +198,27 @@ class CpuPagedAttention final : public PagedAttention {
     }
   }
   void set_selection_listener(SelectionListener* listener) override { listener_ = listener; }
+
+  bool can_rank(int layer) const override {
+    return sparse_.rank_ahead && listener_ != nullptr && is_sparse(layer);
+  }
+  void rank(int layer, const KVLayerView& layer_view, const KeyIndexView& index, RowsView queries,
+            int thread, int /*num_threads*/) override {
+    if (!can_rank(layer) || !index.has_coarse()) {
+      return;
+    }
+    const auto i = static_cast<std::size_t>(thread);
+    std::vector<int>& wanted = num_to_rank_[i];
+    for (int head = 0; head < num_kv_heads_; ++head) {
+      wanted[static_cast<std::size_t>(head)] = listener_->num_to_rank(layer, head);
+    }
+    if (ranker_.run(layer, layer_view, index, queries, wanted, thread)) {
+      listener_->on_ranked(layer, ranker_.ranked());
+    }
+  }
+  int num_sparse_rows() const override {
+    return has_sparse_rows_ ? static_cast<int>(selector_.rows().size()) : 0;
+  }
 
   void attend(int layer, const KVLayerView& layer_view, RowsView queries, float* out, int thread,
               int num_threads) override {
@@ -525,7 +555,9 @@ class CpuPagedAttention final : public PagedAttention {
   SparseOptions sparse_;
   RecallShape recall_shape_;
   RowSelector selector_;
-  SelectionListener* listener_ = nullptr;  // borrowed
+  RowRanker ranker_;
+  std::vector<std::vector<int>> num_to_rank_;  // [threads][num_kv_heads]
+  SelectionListener* listener_ = nullptr;      // borrowed
 
   std::vector<SequenceRows> sequences_;
   GroupPlan sparse_plan_;  // of the layers that select; if there are sparse rows

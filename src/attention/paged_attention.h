@@ -72,6 +72,16 @@ class PagedAttention {
   // options.sparse.is_on().
   virtual void select(int layer, const KeyIndexView& index, RowsView queries, int thread,
                       int num_threads) = 0;
+  // Whether rank() has anything to do in this step: some rows select in the layer, and the listener
+  // wants to know of it early (options.sparse.rank_ahead).
+  virtual bool can_rank(int layer) const = 0;
+  // Guesses what select() of a later layer will pick that is not in the fast tier, and tells the
+  // listener. queries: estimated for that layer, else as select(). After select() of a layer before
+  // it; slots do not change meanwhile.
+  virtual void rank(int layer, const KVLayerView& layer_view, const KeyIndexView& index,
+                    RowsView queries, int thread, int num_threads) = 0;
+  // Sparse rows of the plan.
+  virtual int num_sparse_rows() const = 0;
   // Borrowed; null: none.
   virtual void set_selection_listener(SelectionListener* listener) = 0;
 

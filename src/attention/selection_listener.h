@@ -27,6 +27,14 @@ struct SelectedBlocks {
   std::span<const std::int32_t> runners_up;
 };
 
+// What one row is expected to select in a later layer, and is not in the fast tier.
+struct RankedBlocks {
+  int sequence;
+  int position;
+  int kv_head;
+  std::span<const std::int32_t> blocks;  // entries of the block table, most useful first
+};
+
 // Called between selection and attention, when blocks can still be brought to their slots.
 class SelectionListener {
  public:
@@ -35,6 +43,13 @@ class SelectionListener {
   // layers, sliding windows, steps without sparse rows.
   // It may change the slots of blocks that no thread reads; it must not change block tables.
   virtual void on_selected(int layer, std::span<SelectedBlocks> selected) = 0;
+
+  // For a layer that has not run yet, from estimated queries (SparseOptions::rank_ahead); after
+  // on_selected() of the layer before. How many blocks to name for a row in a KV head: from any
+  // thread.
+  virtual int num_to_rank(int /*layer*/, int /*kv_head*/) const { return 0; }
+  // By one thread, while the others wait.
+  virtual void on_ranked(int /*layer*/, std::span<const RankedBlocks> /*ranked*/) {}
 };
 
 }  // namespace karez

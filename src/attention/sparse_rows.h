@@ -32,6 +32,7 @@ struct SparseOptions {
   int recall_stride = 0;     // measure rows at multiples of it, slowly; 0: none; see take_recall()
   bool list_masses = false;  // tell the listener what the selected blocks are worth
   int runners_up = 0;        // and so many of the best ones that are left out
+  bool rank_ahead = false;   // guess what the next layer will select: row_ranker.h
 
   bool is_on() const { return token_budget > 0; }
   bool is_two_level(int num_blocks) const {

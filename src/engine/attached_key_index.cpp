@@ -14,7 +14,8 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
     return nullptr;
   }
   auto index = KeyIndex::create(kv.spec(), sparse.block_index, block_id_ranges(kv),
-                                std::move(centres), sparse.two_level_blocks);
+                                std::move(centres),
+                                sparse.rank_ahead ? 0 : sparse.two_level_blocks);
   if (!index) {
     return fail(std::move(index.error()));
   }

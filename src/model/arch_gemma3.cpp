@@ -82,6 +82,7 @@ Expected<void> load(WeightStore& store, const ModelConfig& config, ModelWeights&
 // Norms before and after both halves of the layer.
 ggml_tensor* build_layer(GraphBuilder& graph, int layer, ggml_tensor* hidden) {
   const LayerWeights& w = graph.weights(layer);
+  graph.foresee(layer, hidden);
   ggml_tensor* attended = graph.attention(layer, graph.rms_norm(hidden, w.attention_norm));
   if (attended == nullptr) {
     return nullptr;

@@ -46,6 +46,13 @@ ggml_tensor* AttentionNodes::select(ggml_context* context, int layer, ggml_tenso
                         run_select, GGML_N_TASKS_MAX, &layers_[static_cast<std::size_t>(layer)]);
 }
 
+ggml_tensor* AttentionNodes::rank(ggml_context* context, int layer, ggml_tensor* queries,
+                                  ggml_tensor* after) {
+  std::array<ggml_tensor*, 2> inputs = {queries, after};
+  return ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, inputs.data(), inputs.size(), run_rank,
+                        GGML_N_TASKS_MAX, &layers_[static_cast<std::size_t>(layer)]);
+}
+
 ggml_tensor* AttentionNodes::attend(ggml_context* context, int layer, ggml_tensor* queries,
                                     ggml_tensor* ready) {
   std::array<ggml_tensor*, 2> inputs = {queries, ready};
@@ -63,6 +70,7 @@ void AttentionNodes::begin_step(std::span<const SequenceRows> sequences, const K
     index_views_.push_back(index == nullptr ? KeyIndexView() : index->view(layer.index));
     layer.ran = false;
     layer.attended = false;
+    layer.ranked = false;
   }
   for (ExitTimes& exits : exits_) {
     std::fill(exits.by_layer.begin(), exits.by_layer.end(), Clock::time_point());
@@ -84,7 +92,9 @@ AttentionTimes AttentionNodes::end_step() {
     if (layer.attended) {
       times.attend += Seconds(end - layer.attend_begin).count();
       if (has_select_) {
-        times.select += Seconds(layer.attend_begin - layer.select_begin).count();
+        const Clock::time_point select_end = layer.ranked ? layer.rank_begin : layer.attend_begin;
+        times.select += Seconds(select_end - layer.select_begin).count();
+        times.rank += Seconds(layer.attend_begin - select_end).count();
       }
     }
   }
@@ -114,6 +124,20 @@ void AttentionNodes::run_select(ggml_tensor* node, int thread, int num_threads, 
   const auto index = static_cast<std::size_t>(layer.index);
   self.attention_.select(layer.index, self.index_views_[index], rows_of(node->src[0]), thread,
                          num_threads);
+}
+
+// It stands in the layer before the one whose queries it has.
+void AttentionNodes::run_rank(ggml_tensor* node, int thread, int num_threads, void* userdata) {
+  Layer& layer = *static_cast<Layer*>(userdata);
+  AttentionNodes& self = *layer.owner;
+  const auto index = static_cast<std::size_t>(layer.index);
+  if (thread == 0) {
+    Layer& before = self.layers_[index - 1];
+    before.rank_begin = Clock::now();
+    before.ranked = true;
+  }
+  self.attention_.rank(layer.index, self.views_[index], self.index_views_[index],
+                       rows_of(node->src[0]), thread, num_threads);
 }
 
 void AttentionNodes::run_attend(ggml_tensor* node, int thread, int num_threads, void* userdata) {

@@ -25,6 +25,7 @@ struct AttentionTimes {
   double total = 0;   // store() to attend()
   double select = 0;  // of that, select(), with what its listener waits for
   double attend = 0;  // of that, attend()
+  double rank = 0;    // of that, rank(): what later layers may read
 };
 
 class AttentionNodes {
@@ -41,6 +42,11 @@ class AttentionNodes {
   // As store(). Only with has_select.
   ggml_tensor* select(ggml_context* context, int layer, ggml_tensor* queries, ggml_tensor* stored);
   bool has_select() const { return has_select_; }
+  // queries: estimated for the layer, which comes later. As select(); nothing depends on it, it
+  // runs where it is put into the graph.
+  ggml_tensor* rank(ggml_context* context, int layer, ggml_tensor* queries, ggml_tensor* after);
+  // Whether the step at hand, or a step of the plan, can use it.
+  bool can_rank(int layer) const { return attention_.can_rank(layer); }
   // [heads x head_dim, n], f32.
   ggml_tensor* attend(ggml_context* context, int layer, ggml_tensor* queries, ggml_tensor* ready);
 
@@ -58,9 +64,11 @@ class AttentionNodes {
     // Written by thread 0, which enters a node when all threads have left the one before.
     Clock::time_point begin;
     Clock::time_point select_begin;
+    Clock::time_point rank_begin;  // of the layer after it
     Clock::time_point attend_begin;
     bool ran = false;
     bool attended = false;
+    bool ranked = false;
   };
   struct alignas(64) ExitTimes {  // of one thread, so that threads do not share cache lines
     std::vector<Clock::time_point> by_layer;
@@ -68,6 +76,7 @@ class AttentionNodes {
 
   static void run_store(ggml_tensor* node, int thread, int num_threads, void* layer);
   static void run_select(ggml_tensor* node, int thread, int num_threads, void* layer);
+  static void run_rank(ggml_tensor* node, int thread, int num_threads, void* layer);
   static void run_attend(ggml_tensor* node, int thread, int num_threads, void* layer);
 
   PagedAttention& attention_;

@@ -51,6 +51,7 @@ class GgmlModelRunner final : public ModelRunner {
         attention_(std::move(attention)),
         nodes_(*attention_, config_.num_layers, options.num_threads,
                options.sparse.is_on() || options.selection_listener != nullptr),
+        ranks_ahead_(options.sparse.rank_ahead && options.selection_listener != nullptr),
         backend_(ggml_backend_cpu_init()),
         allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
     ggml_backend_cpu_set_n_threads(backend_.get(), options.num_threads);
@@ -63,13 +64,16 @@ class GgmlModelRunner final : public ModelRunner {
     const auto start = std::chrono::steady_clock::now();
     KAREZ_CHECK(!batch.tokens.empty(), "a batch has at least one row");
     fill_positions(batch);
+    nodes_.begin_step(batch.sequences, kv, batch.key_index);
+    // Estimated queries cost a projection for every row: not where most rows need none.
+    const int num_rows = static_cast<int>(batch.tokens.size());
     const Expected<StepGraph*> graph =
-        graph_for({.num_rows = static_cast<int>(batch.tokens.size()),
-                   .num_outputs = static_cast<int>(batch.output_rows.size())});
+        graph_for({.num_rows = num_rows,
+                   .num_outputs = static_cast<int>(batch.output_rows.size()),
+                   .ranks_ahead = ranks_ahead_ && 2 * attention_->num_sparse_rows() >= num_rows});
     if (!graph) {
       return fail(graph.error());
     }
-    nodes_.begin_step(batch.sequences, kv, batch.key_index);
 
     const auto graph_start = std::chrono::steady_clock::now();
     const Expected<void> computed =
@@ -83,6 +87,7 @@ class GgmlModelRunner final : public ModelRunner {
     times_.attention += attention.total;
     times_.select += attention.select;
     times_.attend += attention.attend;
+    times_.rank += attention.rank;
     times_.dense += graph_seconds - attention.total;
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       times_.attention_read_bytes += attention_->planned_read_bytes(layer);
@@ -146,6 +151,7 @@ class GgmlModelRunner final : public ModelRunner {
   ModelWeights weights_;
   std::unique_ptr<PagedAttention> attention_;
   AttentionNodes nodes_;
+  bool ranks_ahead_;
   ggml_backend_ptr backend_;
   ggml_gallocr_ptr allocator_;
   std::list<StepGraph> graphs_;

@@ -6,14 +6,15 @@ namespace karez {
 
 GraphBuilder::GraphBuilder(ggml_context* context, ggml_cgraph* graph, const ModelConfig& config,
                            const ModelWeights& weights, AttentionNodes& attention,
-                           const GraphInputs& inputs, bool has_outputs)
+                           const GraphInputs& inputs, bool has_outputs, bool ranks_ahead)
     : context_(context),
       graph_(graph),
       config_(config),
       weights_(weights),
       attention_(attention),
       inputs_(inputs),
-      has_outputs_(has_outputs) {}
+      has_outputs_(has_outputs),
+      ranks_ahead_(ranks_ahead) {}
 
 const LayerWeights& GraphBuilder::weights(int layer) const {
   return weights_.layers[static_cast<std::size_t>(layer)];
@@ -106,11 +107,31 @@ GraphBuilder::Projections GraphBuilder::project(int layer, ggml_tensor* x) {
           normed_and_rotated(heads(k, 0, num_kv_heads), layer, num_heads), v};
 }
 
+// Where queries and keys have one matrix the keys are computed too: its rows may be interleaved.
+ggml_tensor* GraphBuilder::project_queries(int layer, ggml_tensor* x) {
+  const LayerWeights& w = weights(layer);
+  ggml_tensor* matrix = w.qkv != nullptr ? w.qkv : w.qk != nullptr ? w.qk : w.q;
+  ggml_tensor* projected = add_bias(ggml_mul_mat(context_, matrix, x), w.qkv_bias, 0);
+  return normed_and_rotated(heads(projected, 0, config_.num_heads), layer, 0);
+}
+
+void GraphBuilder::foresee(int layer, ggml_tensor* hidden) {
+  foreseen_queries_ = nullptr;
+  if (!ranks_ahead_ || is_last(layer) || !attention_.can_rank(layer + 1)) {
+    return;
+  }
+  foreseen_queries_ =
+      project_queries(layer + 1, rms_norm(hidden, weights(layer + 1).attention_norm));
+}
+
 ggml_tensor* GraphBuilder::attention(int layer, ggml_tensor* x) {
   const Projections p = project(layer, x);
   const bool ends_here = is_last(layer) && !has_outputs_;
   if (!ends_here) {
     ggml_build_forward_expand(graph_, p.q);  // before store(), so as not to count as attention
+  }
+  if (foreseen_queries_ != nullptr) {
+    ggml_build_forward_expand(graph_, foreseen_queries_);  // likewise
   }
   ggml_tensor* stored = attention_.store(context_, layer, p.k, p.v);
   ggml_build_forward_expand(graph_, stored);
@@ -119,6 +140,12 @@ ggml_tensor* GraphBuilder::attention(int layer, ggml_tensor* x) {
   }
   ggml_tensor* ready =
       attention_.has_select() ? attention_.select(context_, layer, p.q, stored) : stored;
+  if (foreseen_queries_ != nullptr) {
+    // Nothing depends on it: its place is between the two, when what this layer reads is there.
+    ggml_build_forward_expand(graph_, ready);
+    ggml_build_forward_expand(graph_,
+                              attention_.rank(context_, layer + 1, foreseen_queries_, ready));
+  }
   ggml_tensor* attended = attention_.attend(context_, layer, p.q, ready);
   const LayerWeights& w = weights(layer);
   return add_bias(ggml_mul_mat(context_, w.attention_output, residual(layer, attended)),
@@ -160,6 +187,7 @@ ggml_tensor* GraphBuilder::logits(ggml_tensor* hidden) {
 ggml_tensor* build_pre_norm_layer(GraphBuilder& graph, int layer, ggml_tensor* hidden,
                                   Activation activation) {
   const LayerWeights& w = graph.weights(layer);
+  graph.foresee(layer, hidden);
   ggml_tensor* attended = graph.attention(layer, graph.rms_norm(hidden, w.attention_norm));
   if (attended == nullptr) {
     return nullptr;

@@ -23,14 +23,19 @@ struct GraphInputs {
 
 class GraphBuilder {
  public:
+  // ranks_ahead: foresee() has an effect.
   GraphBuilder(ggml_context* context, ggml_cgraph* graph, const ModelConfig& config,
                const ModelWeights& weights, AttentionNodes& attention, const GraphInputs& inputs,
-               bool has_outputs);
+               bool has_outputs, bool ranks_ahead);
 
   const LayerWeights& weights(int layer) const;
 
   ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight);
   ggml_tensor* add(ggml_tensor* a, ggml_tensor* b);
+  // hidden: what a layer gets. Estimates the queries of the layer after it, by that layer's own
+  // norm and projection (InfiniGen, arXiv 2406.19707), so that what they read can be fetched while
+  // attention() of this layer goes on. Before attention() of the same layer.
+  void foresee(int layer, ggml_tensor* hidden);
   // Projections, head norms, RoPE, store, attend, output projection. In the last layer the result
   // has the output rows only. nullptr: last layer of a batch without outputs; nothing follows.
   ggml_tensor* attention(int layer, ggml_tensor* x);
@@ -56,6 +61,7 @@ class GraphBuilder {
   ggml_tensor* rope(ggml_tensor* x, int layer);
   ggml_tensor* normed_and_rotated(ggml_tensor* x, int layer, std::int64_t first_head);
   Projections project(int layer, ggml_tensor* x);
+  ggml_tensor* project_queries(int layer, ggml_tensor* x);
 
   ggml_context* context_;
   ggml_cgraph* graph_;
@@ -64,6 +70,8 @@ class GraphBuilder {
   AttentionNodes& attention_;
   GraphInputs inputs_;
   bool has_outputs_;
+  bool ranks_ahead_;
+  ggml_tensor* foreseen_queries_ = nullptr;  // of the layer after the one at hand
 };
 
 // The layer of Llama and its many relatives: norm, attention, add, norm, feed-forward, add.

@@ -24,6 +24,7 @@ struct StepTimes {
   double attention = 0;  // store() to attend(), first thread in to last thread out
   double select = 0;     // of that, picking what sparse rows read, and waiting for it
   double attend = 0;     // of that, reading it
+  double rank = 0;       // of that, guessing what later layers will read
   double dense = 0;      // the rest of the graph
   double other = 0;      // outside the graph: building it, inputs, planning
   std::int64_t steps = 0;

@@ -43,7 +43,8 @@ StepGraph::StepGraph(Shape shape, const Architecture& architecture, const ModelC
     inputs_.output_rows = input(shape.num_outputs);
   }
 
-  GraphBuilder builder(context, graph_, config, weights, attention, inputs_, shape.num_outputs > 0);
+  GraphBuilder builder(context, graph_, config, weights, attention, inputs_, shape.num_outputs > 0,
+                       shape.ranks_ahead);
   ggml_tensor* hidden = builder.embed();
   for (int layer = 0; layer < config.num_layers; ++layer) {
     hidden = architecture.build_layer(builder, layer, hidden);

@@ -21,6 +21,7 @@ class StepGraph {
   struct Shape {
     int num_rows = 0;
     int num_outputs = 0;
+    bool ranks_ahead = false;  // with the nodes of AttentionNodes::rank()
     friend bool operator==(Shape, Shape) = default;
   };
 
