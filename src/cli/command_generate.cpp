@@ -224,6 +224,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   report.model = std::filesystem::path(flags.model_path).filename().string();
   report.kv_type = options.kv_type;
   report.token_budget = options.sparse.token_budget;
+  report.on_miss = options.on_miss;
   if ((*kv)->residency() != nullptr) {
     report.home = (*kv)->residency()->describe();
   }
@@ -237,7 +238,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !flags.no_repack;
   runner_options.sparse = options.sparse;
-  BlockLoader loader;
+  BlockLoader loader(options.on_miss);
   if (options.home.is_on()) {
     runner_options.selection_listener = &loader;
   }
@@ -278,6 +279,7 @@ Expected<int> generate(const GenerateFlags& typed) {
     return fail(std::move(result.error()));
   }
   report.result = *result;
+  report.missed = loader.take_missed();
   report.decode_times = (*runner)->take_step_times();
 
   write_stderr(fmt::format("\n{}", to_table(report)));

@@ -152,7 +152,7 @@ Expected<int> serve(const ServeFlags& typed) {
   runner_options.kv_type = options.kv_type;
   runner_options.repack_weights = !options.flags.no_repack;
   runner_options.sparse = options.sparse;
-  auto loader = std::make_unique<BlockLoader>();
+  auto loader = std::make_unique<BlockLoader>(options.on_miss);
   if (options.home.is_on()) {
     runner_options.selection_listener = loader.get();
   }

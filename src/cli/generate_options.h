@@ -57,6 +57,7 @@ struct GenerateOptions {
   KvType kv_type = KvType::kBf16;
   SparseOptions sparse;
   HomeOptions home;
+  OnMiss on_miss;
   std::optional<std::int64_t> kv_fast_bytes;
 };
 

@@ -63,6 +63,7 @@ struct ServeOptions {
   KvType kv_type = KvType::kBf16;
   SparseOptions sparse;
   HomeOptions home;
+  OnMiss on_miss;
   std::optional<std::int64_t> kv_fast_bytes;
   SchedulerOptions scheduler;
   ServerOptions server;
