@@ -348,8 +348,10 @@ void select_long(benchmark::State& state, const Config& config) {
   }
 }
 
+// With an argument of 1 the listener's part is made too: masses of the list and 16 runners-up.
 void top_k_of_masses(benchmark::State& state) {
   const int num_blocks = static_cast<int>(state.range(0));
+  const bool is_told = state.range(1) != 0;
   constexpr int kChunkOfBlocks = 64;
   const auto num_chunks =
       static_cast<std::size_t>((num_blocks + kChunkOfBlocks - 1) / kChunkOfBlocks);
@@ -367,9 +369,11 @@ void top_k_of_masses(benchmark::State& state) {
   }
   const SelectionShape shape{num_blocks, 1, num_blocks - 9, 118};
   std::vector<std::int32_t> out(static_cast<std::size_t>(shape.num_selected()));
+  std::vector<float> list_masses(is_told ? out.size() : 0);
+  std::vector<std::int32_t> runners_up(is_told ? 16 : 0);
   SelectorScratch scratch;
   for (auto _ : state) {
-    select_blocks(shape, heads, kChunkOfBlocks, scratch, out);
+    select_blocks(shape, heads, kChunkOfBlocks, scratch, out, {list_masses, runners_up});
     benchmark::DoNotOptimize(out.data());
   }
 }
@@ -440,7 +444,12 @@ void register_sparse(CpuLevel level, int all_threads) {
 
 void register_all() {
   const int all_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  benchmark::RegisterBenchmark("top_k", top_k_of_masses)->Arg(494)->Arg(2000)->Arg(65536);
+  auto* top_k = benchmark::RegisterBenchmark("top_k", top_k_of_masses);
+  for (const int is_told : {0, 1}) {
+    for (const int num_blocks : {494, 2000, 65536}) {
+      top_k->Args({num_blocks, is_told});
+    }
+  }
   for (const CpuLevel level : supported_cpu_levels()) {
     register_sparse(level, all_threads);
     for (const KvType type : {KvType::kBf16, KvType::kF32, KvType::kQ8_0}) {

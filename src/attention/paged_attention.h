@@ -7,8 +7,9 @@
 // A row's result depends on its own query and its sequence's keys and values alone: the same bits
 // whatever else is in the batch, however the prompt was chunked, whatever the number of threads.
 // That holds for sparse rows too: which rows are sparse is a property of the request
-// (SequenceRows::first_sparse_position), and each selects with its own query. A row whose context
-// is within the budget takes the dense path. To that end the keys are cut at fixed positions into
+// (SequenceRows::first_sparse_position), and each selects with its own query. The one exception is
+// a list that a SelectionListener has shortened. A row whose context is within the budget takes the
+// dense path. To that end the keys are cut at fixed positions into
 // chunks of kChunkTokens; each chunk gives a partial (maximum, sum of exponentials, weighted
 // values), and partials are merged in ascending order (online softmax, "Online normalizer
 // calculation for softmax", arXiv 1805.02867; splitting the keys of one row over threads is

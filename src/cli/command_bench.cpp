@@ -73,6 +73,11 @@ Expected<BenchOptions> read_flags(const BenchFlags& flags) {
     return fail(std::move(home.error()));
   }
   options.home = std::move(*home);
+  const auto on_miss = check_on_miss(flags.tiers, options.home, options.sparse);
+  if (!on_miss) {
+    return fail(on_miss.error());
+  }
+  options.on_miss = *on_miss;
   if (!flags.kv_fast_bytes.empty()) {
     const auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

@@ -225,6 +225,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   report.kv_type = options.kv_type;
   report.token_budget = options.sparse.token_budget;
   report.spec_type = options.spec.type;
+  report.on_miss = options.on_miss;
   if ((*kv)->residency() != nullptr) {
     report.home = (*kv)->residency()->describe();
   }
@@ -239,7 +240,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   runner_options.repack_weights = !flags.no_repack;
   const SparseOptions sparse = with_sparse_drafts(options.sparse, options.spec);
   runner_options.sparse = sparse;
-  BlockLoader loader;
+  BlockLoader loader(options.on_miss);
   if (options.home.is_on()) {
     runner_options.selection_listener = &loader;
   }
@@ -293,6 +294,7 @@ Expected<int> generate(const GenerateFlags& typed) {
     return fail(std::move(result.error()));
   }
   report.result = *result;
+  report.missed = loader.take_missed();
   report.decode_times = (*runner)->take_step_times();
 
   write_stderr(fmt::format("\n{}", to_table(report)));

@@ -200,6 +200,11 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
     return fail(std::move(spec.error()));
   }
   options.spec = std::move(*spec);
+  auto on_miss = check_on_miss(flags.tiers, options.home, options.sparse);
+  if (!on_miss) {
+    return fail(std::move(on_miss.error()));
+  }
+  options.on_miss = *on_miss;
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

@@ -60,6 +60,7 @@ struct GenerateOptions {
   SparseOptions sparse;
   HomeOptions home;
   SpecOptions spec;
+  OnMiss on_miss;
   std::optional<std::int64_t> kv_fast_bytes;
 };
 

@@ -72,6 +72,12 @@ std::string to_table(const GenerateReport& report) {
                         format_bytes(r.answer_traffic->home_used_bytes), report.home);
     tier_row("  prompt", *r.prompt_traffic);
     tier_row("  answer", *r.answer_traffic);
+    if (report.on_miss.bound) {
+      text +=
+          fmt::format("{:<10} {} blocks with {:.2f} % of the attention, {:.2f} % where most ({})\n",
+                      "  skipped", report.missed.blocks_skipped, report.missed.mean() * 100,
+                      report.missed.worst * 100, to_string(report.on_miss));
+    }
   }
   text += fmt::format("{:<10} {}, {} threads\n", "load", format_seconds(report.load_seconds),
                       report.threads);
@@ -99,7 +105,7 @@ std::string to_json(const GenerateReport& report) {
                                   {"propose_seconds", stats->propose_seconds}}
                  : nlohmann::json(nullptr);
   };
-  const nlohmann::json run = {
+  nlohmann::json run = {
       {"engine", "karez"},
       {"model", report.model},
       {"kv_mode", report.token_budget > 0 ? "sparse" : "dense"},
@@ -132,6 +138,12 @@ std::string to_json(const GenerateReport& report) {
       {"seed", report.seed},
       {"finish_reason", name_of(r.finish_reason)},
   };
+  if (report.on_miss.bound) {
+    run["on_miss"] = to_string(report.on_miss);
+    run["blocks_skipped"] = report.missed.blocks_skipped;
+    run["missed_mass_mean"] = report.missed.mean();
+    run["missed_mass_worst"] = report.missed.worst;
+  }
   // A file name need not be UTF-8.
   return nlohmann::json{{"runs", nlohmann::json::array({run})}}.dump(
              2, ' ', false, nlohmann::json::error_handler_t::replace) +

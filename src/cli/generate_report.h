@@ -5,6 +5,8 @@
 #include <string>
 
 #include "engine/generator.h"
+#include "engine/missed_mass.h"
+#include "engine/on_miss.h"
 #include "engine/spec_options.h"
 #include "kv/kv_types.h"
 #include "model/model_runner.h"
@@ -19,7 +21,9 @@ struct GenerateReport {
   KvType kv_type = KvType::kBf16;
   int token_budget = 0;  // of sparse decode; 0: dense
   SpecType spec_type = SpecType::kNone;
-  std::string home;  // the tier below the fast one; empty: none
+  std::string home;      // the tier below the fast one; empty: none
+  OnMiss on_miss;
+  MissedMass missed;  // under a bound
   int context_tokens = 0;
   int threads = 0;
   std::uint32_t seed = 0;

@@ -229,6 +229,11 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     return fail(std::move(spec.error()));
   }
   options.spec = std::move(*spec);
+  auto on_miss = check_on_miss(flags.tiers, options.home, options.sparse);
+  if (!on_miss) {
+    return fail(std::move(on_miss.error()));
+  }
+  options.on_miss = *on_miss;
   options.scheduler.decode_floor_tokens = decode_floor_tokens(options.sparse);
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);

@@ -66,6 +66,7 @@ struct ServeOptions {
   SparseOptions sparse;
   HomeOptions home;
   SpecOptions spec;
+  OnMiss on_miss;
   std::optional<std::int64_t> kv_fast_bytes;
   SchedulerOptions scheduler;
   ServerOptions server;

@@ -38,6 +38,14 @@ void add_tier_flags(CLI::App& command, TierFlags& flags) {
   text("--kv-disk-bytes", flags.disk_bytes, "SIZE", "The same in a file of so many bytes");
   text("--kv-disk-dir", flags.disk_directory, "DIR",
        "Where that file is; it has no name and goes with the process (the working directory)");
+  command
+      .add_option("--on-miss", flags.on_miss,
+                  "wait: a token reads all that it selects, wherever it is; bounded=N: in each "
+                  "layer and head it waits for the N heaviest blocks that are not in the fast tier "
+                  "and does without the others, which is counted")
+      ->capture_default_str()
+      ->type_name("HOW")
+      ->group("Tiers below --kv-fast-bytes");
 }
 
 Expected<HomeOptions> check_tier_flags(const TierFlags& flags) {
@@ -76,6 +84,28 @@ Expected<HomeOptions> check_tier_flags(const TierFlags& flags) {
     options.throttle = *throttle;
   }
   return options;
+}
+
+Expected<OnMiss> check_on_miss(const TierFlags& flags, const HomeOptions& home,
+                               SparseOptions& sparse) {
+  const auto on_miss = parse_on_miss(flags.on_miss);
+  if (!on_miss) {
+    return fail(on_miss.error().code(), "--on-miss: " + on_miss.error().message());
+  }
+  if (on_miss->bound && !sparse.is_on()) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--on-miss is {}, which needs --token-budget: only tokens that select "
+                            "what they read can do without some of it",
+                            flags.on_miss));
+  }
+  if (on_miss->bound && !home.is_on()) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--on-miss is {}, which needs --kv-host-bytes or --kv-disk-bytes: "
+                            "without a tier below the fast one nothing is ever missing",
+                            flags.on_miss));
+  }
+  sparse.list_masses = on_miss->bound.has_value();
+  return *on_miss;
 }
 
 }  // namespace karez

@@ -3,8 +3,10 @@
 
 #include <string>
 
+#include "attention/sparse_rows.h"
 #include "base/status.h"
 #include "engine/home_tier.h"
+#include "engine/on_miss.h"
 
 namespace CLI {
 class App;
@@ -18,11 +20,16 @@ struct TierFlags {
   std::string host_throttle;
   std::string disk_bytes;
   std::string disk_directory;
+  std::string on_miss = "wait";
 };
 
 void add_tier_flags(CLI::App& command, TierFlags& flags);
 
 // Fails: kInvalidArgument naming the flag, its value and what is allowed.
 Expected<HomeOptions> check_tier_flags(const TierFlags& flags);
+// A bound makes `sparse` tell what lists are worth.
+// Fails: kInvalidArgument for another text, or a bound without rows that select or without a tier.
+Expected<OnMiss> check_on_miss(const TierFlags& flags, const HomeOptions& home,
+                               SparseOptions& sparse);
 
 }  // namespace karez

@@ -251,7 +251,7 @@ class Bench {
     SparseOptions sparse = options_.sparse;
     sparse.token_budget = token_budget;
     Mode mode;
-    mode.loader = std::make_unique<BlockLoader>();
+    mode.loader = std::make_unique<BlockLoader>(options_.on_miss);
     // Dense decode reads everything in each step: below a cap it runs what fits, in the fast tier.
     const bool has_home = options_.home.is_on() && token_budget != 0;
     auto runner = load_model(options_.model_path,
@@ -278,6 +278,7 @@ class Bench {
       }
       home = std::move(*made);
       mode.labels.home = home->describe();
+      mode.labels.on_miss = to_string(options_.on_miss);
     } else if (*cap < needed_kv_bytes(spec, options_.shape, options_.step_tokens)) {
       const int all = options_.shape.max_depth() + options_.shape.generate_tokens;
       max_running = static_cast<int>(sequences_in_cap(spec, *cap, all, options_.step_tokens));

@@ -11,6 +11,7 @@
 #include "attention/sparse_rows.h"
 #include "engine/bench_measure.h"
 #include "engine/home_tier.h"
+#include "engine/on_miss.h"
 #include "kv/kv_types.h"
 
 namespace karez {
@@ -28,6 +29,7 @@ struct BenchOptions {
   int step_tokens = 512;           // tokens of a prompt computed at once
   std::int64_t kv_fast_bytes = 0;  // cap of the KV store; 0: what the run needs
   HomeOptions home;                // below it; then the cap may be less than the run needs
+  OnMiss on_miss;                  // of sparse decode with a home; a bound needs sparse.list_masses
   bool compare_llama = false;
   std::string peer_settings = "auto";  // see bench_peer.h
   std::uint64_t seed = 1;

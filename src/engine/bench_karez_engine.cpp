@@ -77,6 +77,9 @@ class KarezBenchEngine final : public BenchEngine {
     KAREZ_CHECK(!copies_.empty() && tokens.size() % wanted == 0, "tokens: [steps][copies]");
     static_cast<void>(runner_.take_step_times());
     const std::optional<ResidencyStats> before = residency_stats();
+    if (loader_ != nullptr) {
+      static_cast<void>(loader_->take_missed());
+    }
     BenchDecode result;
     for (std::size_t first = 0; first < wanted; first += copies_.size()) {
       if (auto ready = restore_copies(); !ready) {
@@ -99,7 +102,8 @@ class KarezBenchEngine final : public BenchEngine {
                                     .blocks_needed = after.blocks_needed - before->blocks_needed,
                                     .demand_misses = after.demand_misses - before->demand_misses,
                                     .bytes_read = after.bytes_read - before->bytes_read,
-                                    .bytes_written = after.bytes_written - before->bytes_written};
+                                    .bytes_written = after.bytes_written - before->bytes_written,
+                                    .missed = loader_->take_missed()};
     }
     return result;
   }

@@ -187,6 +187,9 @@ class Measurement {
                               std::max(1.0, static_cast<double>(traffic->blocks_needed));
         run.home_read_bytes = static_cast<double>(traffic->bytes_read) / steps;
         run.home_written_bytes = static_cast<double>(traffic->bytes_written) / steps;
+        run.blocks_skipped = static_cast<double>(traffic->missed.blocks_skipped) / steps;
+        run.missed_mass_mean = traffic->missed.mean();
+        run.missed_mass_worst = traffic->missed.worst;
       }
       if (middle->decode.times.steps > 0) {
         run.read_bandwidth_bytes_per_second = middle->bandwidth_bytes_per_second;

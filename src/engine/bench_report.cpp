@@ -57,6 +57,10 @@ nlohmann::json run_to_json(const BenchRun& run) {
     json["home_miss_share"] = run.home_miss_share;
     json["home_read_bytes_per_step"] = run.home_read_bytes;
     json["home_written_bytes_per_step"] = run.home_written_bytes;
+    json["on_miss"] = run.on_miss;
+    json["blocks_skipped_per_step"] = run.blocks_skipped;
+    json["missed_mass_mean"] = run.missed_mass_mean;
+    json["missed_mass_worst"] = run.missed_mass_worst;
   }
   if (run.decode_over_dense) {
     json["decode_over_dense"] = *run.decode_over_dense;
@@ -204,6 +208,11 @@ std::string to_table(const BenchReport& report) {
                      format_bytes(static_cast<std::int64_t>(run.home_read_bytes)),
                      format_bytes(static_cast<std::int64_t>(run.home_written_bytes)),
                      cell(run.step_ms.stall, 2));
+    }
+    if (run.blocks_skipped > 0) {
+      fmt::format_to(
+          out, "; {}: skips {:.0f} blocks with {:.2f} % of the attention, {:.2f} % where most",
+          run.on_miss, run.blocks_skipped, run.missed_mass_mean * 100, run.missed_mass_worst * 100);
     }
   }
   for (const BenchCrossover& crossover : find_crossovers(report.runs)) {

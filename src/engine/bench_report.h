@@ -49,6 +49,10 @@ struct BenchRun {
   double home_miss_share = 0;     // of the blocks that it needs
   double home_read_bytes = 0;     // a step
   double home_written_bytes = 0;  // a step
+  std::string on_miss;            // what rows do about misses; empty without a home
+  double blocks_skipped = 0;      // a step, mean
+  double missed_mass_mean = 0;    // of the lists: share of the attention that was skipped
+  double missed_mass_worst = 0;   // of one list
   double read_bandwidth_bytes_per_second = 0;  // of the machine, beside the median repetition
   std::int64_t kv_read_bytes = 0;              // a step, keys, values, index once per sequence
   std::int64_t weight_read_bytes = 0;          // a step, all weights once

@@ -131,5 +131,23 @@ TEST(BenchReport, ADepthBeyondTheModelsContextIsSaid) {
   EXPECT_EQ(to_json(report)["exceeded_context_tokens"], 8192);
 }
 
+TEST(BenchReport, ABoundsSkippedBlocksAreToldWhereThereAreSome) {
+  BenchReport report = two_runs();
+  report.runs[0].home = "a tier";
+  report.runs[0].on_miss = "bounded=2";
+  EXPECT_EQ(to_table(report).find("skips"), std::string::npos);
+  report.runs[0].blocks_skipped = 12;
+  report.runs[0].missed_mass_mean = 0.005;
+  report.runs[0].missed_mass_worst = 0.25;
+  const nlohmann::json run = to_json(report)["runs"][0];
+  EXPECT_EQ(run["on_miss"], "bounded=2");
+  EXPECT_EQ(run["blocks_skipped_per_step"], 12);
+  EXPECT_EQ(run["missed_mass_mean"], 0.005);
+  EXPECT_EQ(run["missed_mass_worst"], 0.25);
+  EXPECT_THAT(to_table(report),
+              testing::HasSubstr("bounded=2: skips 12 blocks with 0.50 % of the attention, 25.00 % "
+                                 "where most"));
+}
+
 }  // namespace
 }  // namespace karez
