@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kv/prefetch_stats.h"
 #include "model/forward_batch.h"
 #include "model/llama_reference.h"
 #include "model/model_runner.h"
@@ -31,6 +32,7 @@ struct BenchTraffic {
   std::int64_t demand_misses = 0;
   std::int64_t bytes_read = 0;
   std::int64_t bytes_written = 0;
+  PrefetchStats prefetch;
 };
 
 // One measured decode: seconds of all its steps, and where they went if the engine tells.

@@ -99,7 +99,8 @@ class KarezBenchEngine final : public BenchEngine {
                                     .blocks_needed = after.blocks_needed - before->blocks_needed,
                                     .demand_misses = after.demand_misses - before->demand_misses,
                                     .bytes_read = after.bytes_read - before->bytes_read,
-                                    .bytes_written = after.bytes_written - before->bytes_written};
+                                    .bytes_written = after.bytes_written - before->bytes_written,
+                                    .prefetch = after.prefetch.since(before->prefetch)};
     }
     return result;
   }

@@ -187,6 +187,12 @@ class Measurement {
                               std::max(1.0, static_cast<double>(traffic->blocks_needed));
         run.home_read_bytes = static_cast<double>(traffic->bytes_read) / steps;
         run.home_written_bytes = static_cast<double>(traffic->bytes_written) / steps;
+        const PrefetchStats& prefetch = traffic->prefetch;
+        run.layers_ready_share = static_cast<double>(prefetch.layers_ready) /
+                                 std::max(1.0, static_cast<double>(prefetch.layers_read));
+        if (prefetch.total().predicted > 0) {
+          run.lookahead = BenchLookahead{prefetch, middle->decode.steps};
+        }
       }
       if (middle->decode.times.steps > 0) {
         run.read_bandwidth_bytes_per_second = middle->bandwidth_bytes_per_second;
