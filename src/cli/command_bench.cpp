@@ -40,6 +40,7 @@ struct BenchFlags {
   TierFlags tiers;
   std::string compare;
   std::string json_path;
+  std::string trace_path;
 };
 
 Expected<BenchOptions> read_flags(const BenchFlags& flags) {
@@ -110,16 +111,21 @@ Expected<BenchOptions> read_flags(const BenchFlags& flags) {
 }
 
 int run(const BenchFlags& flags) {
-  const auto options = read_flags(flags);
+  auto options = read_flags(flags);
   if (!options) {
     return report_error(options.error());
   }
-  if (!flags.json_path.empty()) {
+  for (const std::string& path : {flags.json_path, flags.trace_path}) {
     // A file that cannot be written must not show only after the measurement.
-    if (auto writable = write_text_file(flags.json_path, ""); !writable) {
+    if (path.empty()) {
+      continue;
+    }
+    if (auto writable = write_text_file(path, ""); !writable) {
       return report_error(writable.error());
     }
   }
+  TraceWriter trace;
+  options->trace = flags.trace_path.empty() ? nullptr : &trace;
   auto line = std::make_unique<BenchProgressLine>();
   const auto report =
       run_bench(*options, [&](std::string_view what, double done) { line->update(what, done); });
@@ -131,6 +137,11 @@ int run(const BenchFlags& flags) {
   if (!flags.json_path.empty()) {
     const auto written = write_text_file(flags.json_path, to_json(*report).dump(2) + "\n");
     if (!written) {
+      return report_error(written.error());
+    }
+  }
+  if (!flags.trace_path.empty()) {
+    if (auto written = write_text_file(flags.trace_path, trace.to_json()); !written) {
       return report_error(written.error());
     }
   }
@@ -205,6 +216,9 @@ void add_bench_command(CLI::App& app, int& exit_code) {
                     "Text to take the prompt's tokens from (pseudo-random tokens)");
   bench->add_option("--seed", options.seed, "Of the pseudo-random tokens (1)");
   bench->add_option("--json", flags->json_path, "Write all figures to this file");
+  bench->add_option("--trace", flags->trace_path,
+                    "Write to this file what our engines computed and moved when, for "
+                    "ui.perfetto.dev (Chrome trace format)");
   bench->callback([flags, &exit_code] { exit_code = run(*flags); });
 }
 

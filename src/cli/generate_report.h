@@ -21,7 +21,7 @@ struct GenerateReport {
   KvType kv_type = KvType::kBf16;
   int token_budget = 0;  // of sparse decode; 0: dense
   SpecType spec_type = SpecType::kNone;
-  std::string home;      // the tier below the fast one; empty: none
+  std::string home;  // the tier below the fast one; empty: none
   OnMiss on_miss;
   MissedMass missed;  // under a bound
   int context_tokens = 0;

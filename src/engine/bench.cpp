@@ -258,7 +258,8 @@ class Bench {
                              {.num_threads = options_.num_threads,
                               .kv_type = type,
                               .sparse = sparse,
-                              .selection_listener = has_home ? mode.loader.get() : nullptr});
+                              .selection_listener = has_home ? mode.loader.get() : nullptr,
+                              .trace = options_.trace});
     if (!runner) {
       return fail(runner.error());
     }
@@ -298,6 +299,9 @@ class Bench {
     auto kv = KVCacheManager::create(spec, store_bytes, std::move(home));
     if (!kv) {
       return fail(kv.error());
+    }
+    if (has_home) {
+      (*kv)->residency()->set_trace(options_.trace);
     }
     auto key_index = attach_key_index(**kv, sparse, **runner, *tokenizer_, options_.step_tokens);
     if (!key_index) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/sparse_rows.h"
+#include "base/trace.h"
 #include "engine/bench_measure.h"
 #include "engine/home_tier.h"
 #include "engine/on_miss.h"
@@ -32,6 +33,7 @@ struct BenchOptions {
   OnMiss on_miss;                  // of sparse decode with a home; a bound needs sparse.list_masses
   bool compare_llama = false;
   std::string peer_settings = "auto";  // see bench_peer.h
+  TraceWriter* trace = nullptr;        // borrowed; null: none
   std::uint64_t seed = 1;
   std::string prompt_name;  // of the file that prompt_text is from; empty: pseudo-random tokens
   std::string prompt_text;  // UTF-8

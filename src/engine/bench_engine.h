@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "engine/missed_mass.h"
+#include "kv/prefetch_stats.h"
 #include "model/forward_batch.h"
 #include "model/llama_reference.h"
 #include "model/model_runner.h"
@@ -33,6 +34,7 @@ struct BenchTraffic {
   std::int64_t bytes_read = 0;
   std::int64_t bytes_written = 0;
   MissedMass missed;
+  PrefetchStats prefetch;
 };
 
 // One measured decode: seconds of all its steps, and where they went if the engine tells.

@@ -103,7 +103,8 @@ class KarezBenchEngine final : public BenchEngine {
                                     .demand_misses = after.demand_misses - before->demand_misses,
                                     .bytes_read = after.bytes_read - before->bytes_read,
                                     .bytes_written = after.bytes_written - before->bytes_written,
-                                    .missed = loader_->take_missed()};
+                                    .missed = loader_->take_missed(),
+                                    .prefetch = after.prefetch.since(before->prefetch)};
     }
     return result;
   }

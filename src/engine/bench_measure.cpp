@@ -190,6 +190,12 @@ class Measurement {
         run.blocks_skipped = static_cast<double>(traffic->missed.blocks_skipped) / steps;
         run.missed_mass_mean = traffic->missed.mean();
         run.missed_mass_worst = traffic->missed.worst;
+        const PrefetchStats& prefetch = traffic->prefetch;
+        run.layers_ready_share = static_cast<double>(prefetch.layers_ready) /
+                                 std::max(1.0, static_cast<double>(prefetch.layers_read));
+        if (prefetch.total().predicted > 0) {
+          run.lookahead = BenchLookahead{prefetch, middle->decode.steps};
+        }
       }
       if (middle->decode.times.steps > 0) {
         run.read_bandwidth_bytes_per_second = middle->bandwidth_bytes_per_second;

@@ -17,6 +17,37 @@ nlohmann::json or_null(const std::optional<double>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
 }
 
+double share(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+// Counts are means of a step.
+nlohmann::json lookahead_to_json(const BenchLookahead& lookahead) {
+  const auto per_step = [&](std::int64_t count) { return share(count, lookahead.steps); };
+  const PrefetchStats& counts = lookahead.counts;
+  nlohmann::json json = {{"already_resident", per_step(counts.already_resident)},
+                         {"already_hinted", per_step(counts.already_hinted)},
+                         {"dropped", per_step(counts.dropped)},
+                         {"failed", per_step(counts.failed)},
+                         {"fetched_bytes", per_step(counts.bytes_fetched)},
+                         {"wasted_bytes", per_step(counts.bytes_wasted)},
+                         {"wasted_share", share(counts.bytes_wasted, counts.bytes_fetched)}};
+  const auto of = [&](const PrefetchStats::BySource& source) {
+    return nlohmann::json{{"predicted", per_step(source.predicted)},
+                          {"fetched", per_step(source.fetched)},
+                          {"useful", per_step(source.useful)},
+                          {"late", per_step(source.late)},
+                          {"wasted", per_step(source.wasted)}};
+  };
+  json.update(of(counts.total()));
+  for (const LookaheadSource source : kLookaheadSources) {
+    if (counts.of(source).predicted > 0) {
+      json["sources"][std::string(to_string(source))] = of(counts.of(source));
+    }
+  }
+  return json;
+}
+
 nlohmann::json run_to_json(const BenchRun& run) {
   nlohmann::json json = {
       {"engine", run.engine},
@@ -61,6 +92,10 @@ nlohmann::json run_to_json(const BenchRun& run) {
     json["blocks_skipped_per_step"] = run.blocks_skipped;
     json["missed_mass_mean"] = run.missed_mass_mean;
     json["missed_mass_worst"] = run.missed_mass_worst;
+    json["layers_ready_share"] = run.layers_ready_share;
+  }
+  if (run.lookahead) {
+    json["lookahead"] = lookahead_to_json(*run.lookahead);
   }
   if (run.decode_over_dense) {
     json["decode_over_dense"] = *run.decode_over_dense;
@@ -77,6 +112,34 @@ std::string cell(const std::optional<double>& value, int precision, std::string_
 }
 
 std::string bytes_cell(std::int64_t bytes) { return bytes > 0 ? format_bytes(bytes) : "-"; }
+
+// Lines below that of the run's home.
+std::string lookahead_lines(const BenchLookahead& lookahead) {
+  const PrefetchStats& counts = lookahead.counts;
+  const auto line = [&](std::string_view name, const PrefetchStats::BySource& source) {
+    const auto percent = [&](std::int64_t part) { return share(part, source.fetched) * 100; };
+    return fmt::format(
+        "\n  lookahead {:<8} predicts {:.0f} blocks a step, fetches {:.1f}: {:.0f} % useful, "
+        "{:.0f} % late, {:.0f} % wasted",
+        name, share(source.predicted, lookahead.steps), share(source.fetched, lookahead.steps),
+        percent(source.useful), percent(source.late), percent(source.wasted));
+  };
+  std::string text;
+  int num_sources = 0;
+  for (const LookaheadSource source : kLookaheadSources) {
+    if (counts.of(source).predicted > 0) {
+      text += line(to_string(source), counts.of(source));
+      ++num_sources;
+    }
+  }
+  if (num_sources > 1) {
+    text += line("all", counts.total());
+  }
+  text += fmt::format("\n  of the bytes fetched {:.0f} % are wasted; a step drops {:.0f} guesses",
+                      share(counts.bytes_wasted, counts.bytes_fetched) * 100,
+                      share(counts.dropped, lookahead.steps));
+  return text;
+}
 
 constexpr std::string_view kRowFormat =
     "{:<10} {:<9} {:>6} {:>6} {:>5} | {:>9} {:>6} | {:>9} {:>6} {:>6} | {:>8} {:>8} {:>8} {:>8} "
@@ -201,13 +264,17 @@ std::string to_table(const BenchReport& report) {
     if (!run.home.empty()) {
       fmt::format_to(out,
                      "\n{} {} of {} tokens x {}: cap {}, home {}; a step misses {:.0f} blocks "
-                     "({:.1f} %), reads {}, writes {}, waits {} ms (part of select)",
+                     "({:.1f} %), reads {}, writes {}, waits {} ms (part of select); {:.1f} % of "
+                     "its layers are ready",
                      run.kv_mode, run.token_budget, run.depth, run.concurrency,
                      format_bytes(run.kv_fast_bytes), run.home, run.home_misses,
                      run.home_miss_share * 100,
                      format_bytes(static_cast<std::int64_t>(run.home_read_bytes)),
                      format_bytes(static_cast<std::int64_t>(run.home_written_bytes)),
-                     cell(run.step_ms.stall, 2));
+                     cell(run.step_ms.stall, 2), run.layers_ready_share * 100);
+    }
+    if (run.lookahead) {
+      text += lookahead_lines(*run.lookahead);
     }
     if (run.blocks_skipped > 0) {
       fmt::format_to(

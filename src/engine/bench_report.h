@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kv/prefetch_stats.h"
+
 namespace karez {
 
 // Milliseconds of one decode step, and where they went.
@@ -22,6 +24,12 @@ struct BenchStepMs {
   std::optional<double> stall;  // of select, waiting for what is at home
   std::optional<double> attend;
   std::optional<double> other;
+};
+
+// What became of guesses, in the steps of one repetition.
+struct BenchLookahead {
+  PrefetchStats counts;
+  int steps = 0;
 };
 
 // One engine at one depth, concurrency and KV type.
@@ -43,16 +51,18 @@ struct BenchRun {
   std::vector<double> decode_repetitions;   // tokens per second
 
   // karez only
-  int running = 0;                // sequences that fit under the cap at once; 0: all
-  std::string home;               // where the full KV is; empty: in the fast tier alone
-  double home_misses = 0;         // blocks that a step waits for, mean
-  double home_miss_share = 0;     // of the blocks that it needs
-  double home_read_bytes = 0;     // a step
-  double home_written_bytes = 0;  // a step
-  std::string on_miss;            // what rows do about misses; empty without a home
-  double blocks_skipped = 0;      // a step, mean
-  double missed_mass_mean = 0;    // of the lists: share of the attention that was skipped
-  double missed_mass_worst = 0;   // of one list
+  int running = 0;                          // sequences that fit under the cap at once; 0: all
+  std::string home;                         // where the full KV is; empty: in the fast tier alone
+  double home_misses = 0;                   // blocks that a step waits for, mean
+  double home_miss_share = 0;               // of the blocks that it needs
+  double home_read_bytes = 0;               // a step
+  double home_written_bytes = 0;            // a step
+  std::string on_miss;                      // what rows do about misses; empty without a home
+  double blocks_skipped = 0;                // a step, mean
+  double missed_mass_mean = 0;              // of the lists: share of the attention that was skipped
+  double missed_mass_worst = 0;             // of one list
+  double layers_ready_share = 0;            // of the layers, all they needed was there
+  std::optional<BenchLookahead> lookahead;  // if there were guesses
   double read_bandwidth_bytes_per_second = 0;  // of the machine, beside the median repetition
   std::int64_t kv_read_bytes = 0;              // a step, keys, values, index once per sequence
   std::int64_t weight_read_bytes = 0;          // a step, all weights once

@@ -20,6 +20,15 @@ struct PrefetchStats {
     std::int64_t useful = 0;     // of these, in the fast tier when they were needed
     std::int64_t late = 0;       // needed while still under way; load() waited for them
     std::int64_t wasted = 0;     // evicted, freed or written to before they were needed
+
+    // Calls visit(count) for each of the above.
+    template <typename Visit>
+    static void each(Visit visit) {
+      for (const auto count : {&BySource::predicted, &BySource::fetched, &BySource::useful,
+                               &BySource::late, &BySource::wasted}) {
+        visit(count);
+      }
+    }
   };
   std::array<BySource, kNumLookaheadSources> by_source = {};  // index: LookaheadSource
   std::int64_t already_resident = 0;                          // of the predicted
@@ -38,13 +47,23 @@ struct PrefetchStats {
   BySource total() const {
     BySource sum;
     for (const BySource& counts : by_source) {
-      sum.predicted += counts.predicted;
-      sum.fetched += counts.fetched;
-      sum.useful += counts.useful;
-      sum.late += counts.late;
-      sum.wasted += counts.wasted;
+      BySource::each([&](auto count) { sum.*count += counts.*count; });
     }
     return sum;
+  }
+  // What was counted since `before`.
+  PrefetchStats since(const PrefetchStats& before) const {
+    PrefetchStats change = *this;
+    for (const LookaheadSource source : kLookaheadSources) {
+      BySource::each([&](auto count) { change.of(source).*count -= before.of(source).*count; });
+    }
+    for (const auto count :
+         {&PrefetchStats::already_resident, &PrefetchStats::already_hinted, &PrefetchStats::dropped,
+          &PrefetchStats::failed, &PrefetchStats::bytes_fetched, &PrefetchStats::bytes_wasted,
+          &PrefetchStats::layers_read, &PrefetchStats::layers_ready}) {
+      change.*count -= before.*count;
+    }
+    return change;
   }
 };
 

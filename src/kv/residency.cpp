@@ -61,6 +61,14 @@ SlotId Residency::slot_of(const std::byte* memory) const {
                                            pool.slot_bytes()));
 }
 
+void Residency::set_identity(Transfer& transfer, const Row& row, std::uint32_t block) const {
+  transfer.first_block = static_cast<int>((block - row.blocks.first_id) % kExtentBlocks);
+  transfer.identity.epoch = now_;
+  transfer.identity.layer = static_cast<std::uint32_t>(row.blocks.layer);
+  transfer.identity.head = static_cast<std::uint32_t>(row.blocks.kv_head);
+  transfer.identity.block = block;
+}
+
 void Residency::set_clean(Row& row, BlockId block, bool clean) {
   row.clean += clean ? 1 : -1;
   blocks_.add_clean(block, clean ? 1 : -1);

@@ -113,6 +113,12 @@ class Residency {
   // Of the step at hand.
   std::int64_t fetch_cap() const;
 
+  // What moves, and when loads wait. Null: no trace; borrowed.
+  void set_trace(TraceWriter* trace) {
+    trace_ = trace;
+    queue_.set_trace(trace);
+  }
+
   // Before the block is written to again: it is wholly in the fast tier and not at home any more.
   // False: it is lost.
   [[nodiscard]] bool reopen(BlockId block);
@@ -188,6 +194,10 @@ class Residency {
   std::span<Row> rows_of(BlockId block);
   std::span<const Row> rows_of(BlockId block) const {
     return const_cast<Residency*>(this)->rows_of(block);
+  }
+  void set_identity(Transfer& transfer, const Row& row, std::uint32_t block) const;
+  Row& row_of(const TransferIdentity& identity) {
+    return rows_[first_row_of_layer_[identity.layer] + identity.head];
   }
   SlotId slot_of(const std::byte* memory) const;
   std::int64_t bytes_of(std::int64_t blocks) const {
@@ -273,6 +283,7 @@ class Residency {
   LinkRate link_;
   std::optional<Clock::TimePoint> step_begin_;
   double step_seconds_ = 0;  // of late, smoothed
+  TraceWriter* trace_ = nullptr;
 
   std::vector<TransferResult> results_;
   std::vector<Transfer> released_;

@@ -109,7 +109,14 @@ std::span<const BlockId> Residency::load() {
   }
   std::ranges::sort(lost_);
   lost_.erase(std::unique(lost_.begin(), lost_.end()), lost_.end());
-  counters_.stall_seconds += std::chrono::duration<double>(clock_.now() - start).count();
+  const Clock::TimePoint end = clock_.now();
+  counters_.stall_seconds += std::chrono::duration<double>(end - start).count();
+  if (trace_ != nullptr) {
+    trace_->add({.name = "wait",
+                 .layer = rows_[layer_first_row_].blocks.layer,
+                 .begin = start,
+                 .end = end});
+  }
   return lost_;
 }
 
@@ -150,10 +157,7 @@ void Residency::submit_reads(std::uint32_t row_index, std::span<const Miss> miss
     Transfer transfer;
     transfer.direction = TransferDirection::kRead;
     transfer.extent = extent_of(row, first);
-    transfer.first_block = static_cast<int>((first - row.blocks.first_id) % kExtentBlocks);
-    transfer.identity.epoch = now_;
-    transfer.identity.layer = row_index;
-    transfer.identity.block = first;
+    set_identity(transfer, row, first);
     std::size_t run = 0;
     do {
       transfer.memory[run] = blocks_.pool().data(slots[next_slot]);
@@ -180,7 +184,7 @@ void Residency::submit_reads(std::uint32_t row_index, std::span<const Miss> miss
 
 void Residency::take_read(const TransferResult& result) {
   const Transfer& transfer = result.transfer;
-  Row& row = rows_[transfer.identity.layer];
+  Row& row = row_of(transfer.identity);
   --reads_in_flight_;
   for (int i = 0; i < transfer.num_blocks; ++i) {
     const SlotId slot = slot_of(transfer.memory[static_cast<std::size_t>(i)]);

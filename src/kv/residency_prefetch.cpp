@@ -103,11 +103,8 @@ void Residency::submit_fetches(std::uint32_t row_index, std::span<Hint> hints) {
     Transfer transfer;
     transfer.direction = TransferDirection::kRead;
     transfer.extent = extent_of(row, first);
-    transfer.first_block = static_cast<int>((first - row.blocks.first_id) % kExtentBlocks);
+    set_identity(transfer, row, first);
     transfer.identity.owner = kFetchOwner;
-    transfer.identity.epoch = now_;
-    transfer.identity.layer = row_index;
-    transfer.identity.block = first;
     std::size_t run = 0;
     do {
       transfer.memory[run] = blocks_.pool().data(slots[i + run]);
@@ -140,7 +137,7 @@ void Residency::submit_fetches(std::uint32_t row_index, std::span<Hint> hints) {
 
 void Residency::take_fetch(const TransferResult& result) {
   const Transfer& transfer = result.transfer;
-  Row& row = rows_[transfer.identity.layer];
+  Row& row = row_of(transfer.identity);
   fetching_blocks_ -= transfer.num_blocks;
   for (int i = 0; i < transfer.num_blocks; ++i) {
     const SlotId slot = slot_of(transfer.memory[static_cast<std::size_t>(i)]);
@@ -180,7 +177,7 @@ void Residency::take_fetch(const TransferResult& result) {
       blocks_.pool().release(slot);
     }
     if (is_needed) {
-      failed_late_.push_back({transfer.identity.layer, block.value});
+      failed_late_.push_back({static_cast<std::uint32_t>(&row - rows_.data()), block.value});
     }
   }
 }

@@ -92,9 +92,7 @@ bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count)
     Transfer transfer;
     transfer.direction = TransferDirection::kWrite;
     transfer.extent = extent;
-    transfer.first_block = static_cast<int>((first + i - row.blocks.first_id) % kExtentBlocks);
-    transfer.identity.layer = static_cast<std::uint32_t>(&row - rows_.data());
-    transfer.identity.block = first + i;
+    set_identity(transfer, row, first + i);
     std::uint32_t run = 0;
     while (i + run < count && is_fast_only(row, first + i + run)) {
       transfer.memory[run] = blocks_.pool().data(blocks_.slot_at(entry_of(row, first + i + run)));
@@ -148,7 +146,7 @@ void Residency::take_results() {
 
 void Residency::take_write(const TransferResult& result) {
   const Transfer& transfer = result.transfer;
-  Row& row = rows_[transfer.identity.layer];
+  Row& row = row_of(transfer.identity);
   bool is_pausing = false;
   for (int i = 0; i < transfer.num_blocks; ++i) {
     const SlotId slot = slot_of(transfer.memory[static_cast<std::size_t>(i)]);

@@ -82,10 +82,7 @@ AttentionTimes AttentionNodes::end_step() {
   using Seconds = std::chrono::duration<double>;
   AttentionTimes times;
   for (const Layer& layer : layers_) {
-    Clock::time_point end;
-    for (const ExitTimes& exits : exits_) {
-      end = std::max(end, exits.by_layer[static_cast<std::size_t>(layer.index)]);
-    }
+    const Clock::time_point end = end_of(layer);
     if (layer.ran) {
       times.total += Seconds(end - layer.begin).count();
     }
@@ -99,6 +96,40 @@ AttentionTimes AttentionNodes::end_step() {
     }
   }
   return times;
+}
+
+AttentionNodes::Clock::time_point AttentionNodes::end_of(const Layer& layer) const {
+  Clock::time_point end;
+  for (const ExitTimes& exits : exits_) {
+    end = std::max(end, exits.by_layer[static_cast<std::size_t>(layer.index)]);
+  }
+  return end;
+}
+
+void AttentionNodes::trace_step(TraceWriter& trace, Clock::time_point begin,
+                                Clock::time_point end) const {
+  const auto add = [&](const char* name, int layer, Clock::time_point from, Clock::time_point to) {
+    trace.add({.name = name, .layer = layer, .begin = from, .end = to});
+  };
+  Clock::time_point dense_begin = begin;
+  for (const Layer& layer : layers_) {
+    if (!layer.ran) {
+      continue;
+    }
+    const Clock::time_point layer_end = end_of(layer);
+    add("dense", -1, dense_begin, layer.begin);
+    add("attention", layer.index, layer.begin, layer_end);
+    if (layer.attended) {
+      const Clock::time_point stored = has_select_ ? layer.select_begin : layer.attend_begin;
+      add("store", layer.index, layer.begin, stored);
+      if (has_select_) {
+        add("select", layer.index, stored, layer.attend_begin);
+      }
+      add("attend", layer.index, layer.attend_begin, layer_end);
+    }
+    dense_begin = layer_end;
+  }
+  add("dense", -1, dense_begin, end);
 }
 
 void AttentionNodes::run_store(ggml_tensor* node, int thread, int num_threads, void* userdata) {

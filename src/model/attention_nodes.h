@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attention/paged_attention.h"
+#include "base/trace.h"
 
 namespace karez {
 
@@ -55,6 +56,9 @@ class AttentionNodes {
                   const KeyIndex* index);
   // Of the layers that ran since begin_step().
   AttentionTimes end_step();
+  // After end_step(), of a graph that ran from begin to end: its layers, and what is between them.
+  void trace_step(TraceWriter& trace, std::chrono::steady_clock::time_point begin,
+                  std::chrono::steady_clock::time_point end) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -74,6 +78,7 @@ class AttentionNodes {
     std::vector<Clock::time_point> by_layer;
   };
 
+  Clock::time_point end_of(const Layer& layer) const;
   static void run_store(ggml_tensor* node, int thread, int num_threads, void* layer);
   static void run_select(ggml_tensor* node, int thread, int num_threads, void* layer);
   static void run_rank(ggml_tensor* node, int thread, int num_threads, void* layer);

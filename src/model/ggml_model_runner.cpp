@@ -52,6 +52,7 @@ class GgmlModelRunner final : public ModelRunner {
         nodes_(*attention_, config_.num_layers, options.num_threads,
                options.sparse.is_on() || options.selection_listener != nullptr),
         ranks_ahead_(options.sparse.rank_ahead && options.selection_listener != nullptr),
+        trace_(options.trace),
         backend_(ggml_backend_cpu_init()),
         allocator_(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {
     ggml_backend_cpu_set_n_threads(backend_.get(), options.num_threads);
@@ -78,7 +79,8 @@ class GgmlModelRunner final : public ModelRunner {
     const auto graph_start = std::chrono::steady_clock::now();
     const Expected<void> computed =
         (*graph)->compute(backend_.get(), batch.tokens, positions_, batch.output_rows);
-    const double graph_seconds = seconds_since(graph_start);
+    const auto graph_end = std::chrono::steady_clock::now();
+    const double graph_seconds = std::chrono::duration<double>(graph_end - graph_start).count();
     if (!computed) {
       return fail(computed.error());
     }
@@ -102,6 +104,13 @@ class GgmlModelRunner final : public ModelRunner {
     const double total = seconds_since(start);
     times_.total += total;
     times_.other += total - graph_seconds;
+    if (trace_ != nullptr) {
+      trace_->add({.name = "step",
+                   .items = static_cast<std::int64_t>(batch.tokens.size()),
+                   .begin = start,
+                   .end = std::chrono::steady_clock::now()});
+      nodes_.trace_step(*trace_, graph_start, graph_end);
+    }
     return (*graph)->logits();
   }
 
@@ -152,6 +161,7 @@ class GgmlModelRunner final : public ModelRunner {
   std::unique_ptr<PagedAttention> attention_;
   AttentionNodes nodes_;
   bool ranks_ahead_;
+  TraceWriter* trace_;
   ggml_backend_ptr backend_;
   ggml_gallocr_ptr allocator_;
   std::list<StepGraph> graphs_;

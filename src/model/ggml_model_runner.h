@@ -14,6 +14,7 @@
 #include "attention/row_selector.h"
 #include "attention/sparse_rows.h"
 #include "base/cpu_features.h"
+#include "base/trace.h"
 #include "kv/kv_types.h"
 #include "model/model_runner.h"
 
@@ -26,6 +27,7 @@ struct ModelRunnerOptions {
   CpuLevel cpu_level = detected_cpu_level();  // of the attention kernels
   SparseOptions sparse = {};
   SelectionListener* selection_listener = nullptr;  // borrowed, as long as the runner lives
+  TraceWriter* trace = nullptr;                     // likewise; null: none
 };
 
 // Fails: as GgufFile::open() and read_model_config(); kCorruption for a missing tensor or one of

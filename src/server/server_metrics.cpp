@@ -48,6 +48,64 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
+// What became of guesses, by their source where it applies.
+std::vector<MetricFamily> lookahead_families(const PrefetchStats& stats) {
+  constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  using BySource = PrefetchStats::BySource;
+  struct SourceSample {
+    std::string_view name;
+    std::string_view help;
+    std::int64_t BySource::*count;
+  };
+  const std::array<SourceSample, 5> by_source = {{
+      {"karez_lookahead_predicted_blocks_total", "Blocks that a source expected to be needed.",
+       &BySource::predicted},
+      {"karez_lookahead_fetched_blocks_total", "Of these, read from home ahead of need.",
+       &BySource::fetched},
+      {"karez_lookahead_useful_blocks_total", "Of the fetched, there when they were needed.",
+       &BySource::useful},
+      {"karez_lookahead_late_blocks_total", "Of the fetched, needed before they were there.",
+       &BySource::late},
+      {"karez_lookahead_wasted_blocks_total", "Of the fetched, gone before they were needed.",
+       &BySource::wasted},
+  }};
+  std::vector<MetricFamily> families;
+  for (const SourceSample& sample : by_source) {
+    MetricFamily one = family({sample.name, sample.help, kCounter, 0});
+    one.metric.clear();
+    for (const LookaheadSource source : kLookaheadSources) {
+      ClientMetric metric;
+      metric.label = {{"source", std::string(to_string(source))}};
+      metric.counter.value = number(stats.of(source).*sample.count);
+      one.metric.push_back(std::move(metric));
+    }
+    families.push_back(std::move(one));
+  }
+  const std::array<Sample, 8> samples = {{
+      {"karez_lookahead_resident_blocks_total", "Of the predicted, in the fast tier already.",
+       kCounter, number(stats.already_resident)},
+      {"karez_lookahead_repeated_blocks_total", "Of the predicted, under way or named already.",
+       kCounter, number(stats.already_hinted)},
+      {"karez_lookahead_dropped_blocks_total", "Of the predicted, beyond the cap or without room.",
+       kCounter, number(stats.dropped)},
+      {"karez_lookahead_failed_blocks_total", "Of the fetched, could not be read then.", kCounter,
+       number(stats.failed)},
+      {"karez_lookahead_fetched_bytes_total", "Bytes of the fetched blocks.", kCounter,
+       number(stats.bytes_fetched)},
+      {"karez_lookahead_wasted_bytes_total", "Bytes of the wasted blocks.", kCounter,
+       number(stats.bytes_wasted)},
+      {"karez_kv_layers_read_total", "Layers of steps that needed blocks.", kCounter,
+       number(stats.layers_read)},
+      {"karez_kv_layers_ready_total", "Of these, all blocks were there.", kCounter,
+       number(stats.layers_ready)},
+  }};
+  for (const Sample& sample : samples) {
+    families.push_back(family(sample));
+  }
+  return families;
+}
+
 std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
@@ -128,6 +186,9 @@ std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   std::vector<MetricFamily> families;
   for (const Sample& sample : samples) {
     families.push_back(family(sample));
+  }
+  for (MetricFamily& one : lookahead_families(tiers.prefetch)) {
+    families.push_back(std::move(one));
   }
   return families;
 }

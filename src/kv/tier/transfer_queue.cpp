@@ -54,6 +54,11 @@ void TransferQueue::free_extent(ExtentId extent) {
   tier_->free_extent(extent);
 }
 
+void TransferQueue::set_trace(TraceWriter* trace) {
+  trace_ = trace;
+  trace_source_ = trace == nullptr ? 0 : trace->new_source();
+}
+
 std::optional<TransferId> TransferQueue::submit(const Transfer& transfer, TransferPriority priority,
                                                 Clock::TimePoint deadline) {
   TransferCounters::ByPriority& counters = counters_.by_priority[index_of(priority)];
@@ -78,6 +83,9 @@ std::optional<TransferId> TransferQueue::submit(const Transfer& transfer, Transf
   record.priority = priority;
   record.state = State::kQueued;
   record.deadline = deadline;
+  if (trace_ != nullptr) {
+    record.submitted = clock_.now();
+  }
   next_deadline_ = std::min(next_deadline_, deadline);
   queued_[index_of(priority)].push_back(id);
   counters.max_queued = std::max(counters.max_queued, ++counters.queued);
@@ -283,9 +291,28 @@ void TransferQueue::finish(Record& record, TransferStatus status) {
     (reads ? counters.bytes_read : counters.bytes_written) +=
         static_cast<std::int64_t>(tier_->block_bytes()) * record.transfer().num_blocks;
   }
+  if (trace_ != nullptr) {
+    trace_end(record, status);
+  }
   record.state = State::kDone;
   record.result.status = status;
   done_.push_back(record.transfer().id);
+}
+
+void TransferQueue::trace_end(const Record& record, TransferStatus status) const {
+  // What a load waits for is a demand, however it began.
+  constexpr std::array<TraceRow, kNumTransferPriorities> kRows = {
+      TraceRow::kDemand, TraceRow::kPrefetch, TraceRow::kWriteBack};
+  const Transfer& transfer = record.transfer();
+  trace_->add({.name = transfer.direction == TransferDirection::kRead ? "read" : "write",
+               .row = kRows[index_of(record.priority)],
+               .has_failed = status != TransferStatus::kOk,
+               .layer = static_cast<int>(transfer.identity.layer),
+               .group = trace_source_ | transfer.identity.epoch,
+               .items = transfer.num_blocks,
+               .bytes = static_cast<std::int64_t>(tier_->block_bytes()) * transfer.num_blocks,
+               .begin = record.submitted,
+               .end = clock_.now()});
 }
 
 void TransferQueue::leave_queue(Record& record, TransferStatus status) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/trace.h"
 #include "kv/tier/tier.h"
 
 namespace karez {
@@ -63,6 +64,9 @@ class TransferQueue {
   // Cancels what is queued for it. What is in flight for it ends as it does; the room is used again
   // after that.
   void free_extent(ExtentId extent);
+  // From submission to the poll that saw the end of each transfer, with its epoch as the group of
+  // those submitted together. Null: no trace; borrowed.
+  void set_trace(TraceWriter* trace);
 
   // nullopt: no room in the queue for this priority, or too many results untaken. transfer.id is
   // not used.
@@ -97,6 +101,7 @@ class TransferQueue {
     State state = State::kFree;
     bool is_cancelled = false;
     Clock::TimePoint deadline = kNoDeadline;
+    Clock::TimePoint submitted;  // if there is a trace
     const Transfer& transfer() const { return result.transfer; }
   };
 
@@ -110,6 +115,7 @@ class TransferQueue {
   void hand_over();
   int in_flight_limit(TransferPriority priority) const;
   void finish(Record& record, TransferStatus status);
+  void trace_end(const Record& record, TransferStatus status) const;
   void leave_queue(Record& record, TransferStatus status);
   void drop_stale_ids();
   void release(Record& record);
@@ -130,6 +136,8 @@ class TransferQueue {
   std::vector<Transfer> batch_;
   Clock::TimePoint next_deadline_ = kNoDeadline;  // no live one is earlier
   Clock::TimePoint busy_since_;
+  TraceWriter* trace_ = nullptr;
+  std::uint64_t trace_source_ = 0;
   TransferCounters counters_;
 };
 

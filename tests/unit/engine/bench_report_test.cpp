@@ -101,6 +101,47 @@ TEST(BenchReport, JsonSaysNullForWhatAnEngineDoesNotTell) {
   EXPECT_FALSE(theirs.contains("kv_read_bytes_per_step"));
 }
 
+BenchReport with_lookahead() {
+  BenchReport report = two_runs();
+  BenchRun& ours = report.runs[0];
+  ours.home = "some tier";
+  ours.layers_ready_share = 0.75;
+  BenchLookahead lookahead;
+  lookahead.steps = 10;
+  lookahead.counts.of(LookaheadSource::kDraft) = {
+      .predicted = 900, .fetched = 100, .useful = 60, .late = 10, .wasted = 20};
+  lookahead.counts.of(LookaheadSource::kLayer) = {.predicted = 100, .fetched = 100, .useful = 100};
+  lookahead.counts.bytes_fetched = 2000;
+  lookahead.counts.bytes_wasted = 200;
+  lookahead.counts.dropped = 50;
+  ours.lookahead = lookahead;
+  return report;
+}
+
+TEST(BenchReport, JsonTellsWhatBecameOfGuessesByTheirSource) {
+  const nlohmann::json json = to_json(with_lookahead());
+  EXPECT_FALSE(json.at("runs").at(1).contains("lookahead"));
+  EXPECT_EQ(json.at("runs").at(0).at("layers_ready_share"), 0.75);
+  const nlohmann::json& lookahead = json.at("runs").at(0).at("lookahead");
+  EXPECT_EQ(lookahead.at("predicted"), 100) << "a step";
+  EXPECT_EQ(lookahead.at("fetched"), 20);
+  EXPECT_EQ(lookahead.at("fetched_bytes"), 200);
+  EXPECT_EQ(lookahead.at("wasted_share"), 0.1);
+  EXPECT_EQ(lookahead.at("sources").size(), 2U);
+  EXPECT_EQ(lookahead.at("sources").at("draft").at("late"), 1);
+  EXPECT_EQ(lookahead.at("sources").at("layer").at("useful"), 10);
+}
+
+TEST(BenchReport, TableTellsWhatBecameOfGuesses) {
+  const std::string table = to_table(with_lookahead());
+  EXPECT_THAT(table, testing::HasSubstr("75.0 % of its layers are ready"));
+  EXPECT_THAT(table, testing::HasSubstr("lookahead draft    predicts 90 blocks a step, fetches "
+                                        "10.0: 60 % useful, 10 % late, 20 % wasted"));
+  EXPECT_THAT(table, testing::HasSubstr("lookahead all      predicts 100 blocks a step"));
+  EXPECT_THAT(table, testing::HasSubstr("of the bytes fetched 10 % are wasted; a step drops 5"));
+  EXPECT_THAT(to_table(two_runs()), testing::Not(testing::HasSubstr("lookahead")));
+}
+
 TEST(BenchReport, TableShowsARowForEachRunAndTheSettingsUsed) {
   const std::string table = to_table(two_runs());
   EXPECT_THAT(table, testing::HasSubstr("321.5"));
