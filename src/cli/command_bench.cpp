@@ -38,6 +38,7 @@ struct BenchFlags {
   SparseFlags sparse;
   std::string kv_fast_bytes;
   TierFlags tiers;
+  std::vector<std::string> variants;
   std::string compare;
   std::string json_path;
   std::string trace_path;
@@ -79,6 +80,23 @@ Expected<BenchOptions> read_flags(const BenchFlags& flags) {
     return fail(on_miss.error());
   }
   options.on_miss = *on_miss;
+  if (auto usable = check_lookahead(flags.tiers, {}, options.home, options.sparse); !usable) {
+    return fail(std::move(usable.error()));
+  }
+  for (const std::string& text : flags.variants) {
+    const auto variant = parse_bench_variant(text);
+    if (!variant) {
+      return fail(variant.error().code(), "--variant: " + variant.error().message());
+    }
+    TierFlags tiers = flags.tiers;
+    tiers.lookahead = to_string(variant->sources);
+    HomeOptions home_of_variant = options.home;
+    SparseOptions sparse_of_variant = options.sparse;
+    if (auto usable = check_lookahead(tiers, {}, home_of_variant, sparse_of_variant); !usable) {
+      return fail(std::move(usable.error()));
+    }
+    options.variants.push_back(*variant);
+  }
   if (!flags.kv_fast_bytes.empty()) {
     const auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {
@@ -182,6 +200,14 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, kMaxDepth));
   add_selection_flags(*bench, flags->sparse);
   add_tier_flags(*bench, flags->tiers);
+  bench
+      ->add_option(
+          "--variant", flags->variants,
+          "Measured side by side: resident (no tier), or lookahead sources with a share of "
+          "the KV as the cap (off@26%, layer@30%); may be given several times")
+      ->type_name("WHAT")
+      ->allow_extra_args(false)
+      ->group("Tiers below --kv-fast-bytes");
   bench->add_option("-t,--threads", options.num_threads, "Threads (all processors)")
       ->check(CLI::Range(1, kMaxThreads));
   bench

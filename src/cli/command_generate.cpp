@@ -240,7 +240,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   runner_options.repack_weights = !flags.no_repack;
   const SparseOptions sparse = with_sparse_drafts(options.sparse, options.spec);
   runner_options.sparse = sparse;
-  BlockLoader loader(options.on_miss);
+  BlockLoader loader(options.on_miss, options.home.lookahead);
   if (options.home.is_on()) {
     runner_options.selection_listener = &loader;
   }

@@ -153,7 +153,7 @@ Expected<int> serve(const ServeFlags& typed) {
   runner_options.repack_weights = !options.flags.no_repack;
   const SparseOptions sparse = with_sparse_drafts(options.sparse, options.spec);
   runner_options.sparse = sparse;
-  auto loader = std::make_unique<BlockLoader>(options.on_miss);
+  auto loader = std::make_unique<BlockLoader>(options.on_miss, options.home.lookahead);
   if (options.home.is_on()) {
     runner_options.selection_listener = loader.get();
   }

@@ -205,6 +205,10 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
     return fail(std::move(on_miss.error()));
   }
   options.on_miss = *on_miss;
+  if (auto usable = check_lookahead(flags.tiers, options.spec, options.home, options.sparse);
+      !usable) {
+    return fail(std::move(usable.error()));
+  }
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

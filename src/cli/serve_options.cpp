@@ -234,6 +234,10 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     return fail(std::move(on_miss.error()));
   }
   options.on_miss = *on_miss;
+  if (auto usable = check_lookahead(flags.tiers, options.spec, options.home, options.sparse);
+      !usable) {
+    return fail(std::move(usable.error()));
+  }
   options.scheduler.decode_floor_tokens = decode_floor_tokens(options.sparse);
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);

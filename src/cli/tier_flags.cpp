@@ -39,6 +39,16 @@ void add_tier_flags(CLI::App& command, TierFlags& flags) {
   text("--kv-disk-dir", flags.disk_directory, "DIR",
        "Where that file is; it has no name and goes with the process (the working directory)");
   command
+      .add_option("--lookahead", flags.lookahead,
+                  "Fetch ahead of need, by guesses from: previous (the last query's runners-up), "
+                  "draft (those of draft rows), probe (a row of its own), self (the model's own "
+                  "drafts), layer (the next layer's query, early); off; several with commas")
+      ->capture_default_str()
+      ->type_name("SOURCES")
+      ->group("Tiers below --kv-fast-bytes");
+  text("--fetch-cap", flags.fetch_cap, "SIZE",
+       "Bytes fetched ahead in a step at most (default: what the tier moves in 0.8 of a step)");
+  command
       .add_option("--on-miss", flags.on_miss,
                   "wait: a token reads all that it selects, wherever it is; bounded=N: in each "
                   "layer and head it waits for the N heaviest blocks that are not in the fast tier "
@@ -86,6 +96,44 @@ Expected<HomeOptions> check_tier_flags(const TierFlags& flags) {
   return options;
 }
 
+Expected<void> check_lookahead(const TierFlags& flags, const SpecOptions& spec, HomeOptions& home,
+                               SparseOptions& sparse) {
+  const auto sources = parse_lookahead(flags.lookahead);
+  if (!sources) {
+    return fail(sources.error().code(), "--lookahead: " + sources.error().message());
+  }
+  const auto needs = [&](std::string_view what) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--lookahead is {}, which needs {}", flags.lookahead, what));
+  };
+  if (!sources->is_empty() && !home.is_on()) {
+    return needs("--kv-host-bytes or --kv-disk-bytes: there is nothing to fetch from");
+  }
+  if (!sources->is_empty() && !sparse.is_on()) {
+    return needs("--token-budget: a token that reads everything needs no guesses");
+  }
+  if (sources->contains(LookaheadSource::kDraft) && spec.type == SpecType::kNone) {
+    return needs("--spec-type: there are no drafts");
+  }
+  if (sources->contains(LookaheadSource::kSelf) && spec.type != SpecType::kSelf) {
+    return needs("--spec-type self");
+  }
+  if (sources->contains(LookaheadSource::kLayer) && !codes_tokens(sparse.block_index)) {
+    return needs("--block-index r2 or r3");
+  }
+  const auto cap = size_of("--fetch-cap", flags.fetch_cap);
+  if (!cap) {
+    return fail(cap.error());
+  }
+  if (*cap > 0 && sources->is_empty()) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--fetch-cap is {}, which needs --lookahead", flags.fetch_cap));
+  }
+  home.lookahead = {*sources, *cap};
+  add_what_lookahead_needs(*sources, sparse);
+  return {};
+}
+
 Expected<OnMiss> check_on_miss(const TierFlags& flags, const HomeOptions& home,
                                SparseOptions& sparse) {
   const auto on_miss = parse_on_miss(flags.on_miss);
@@ -104,7 +152,7 @@ Expected<OnMiss> check_on_miss(const TierFlags& flags, const HomeOptions& home,
                             "without a tier below the fast one nothing is ever missing",
                             flags.on_miss));
   }
-  sparse.list_masses = on_miss->bound.has_value();
+  sparse.list_masses = sparse.list_masses || on_miss->bound.has_value();
   return *on_miss;
 }
 

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "engine/home_tier.h"
 #include "engine/on_miss.h"
+#include "engine/spec_options.h"
 
 namespace CLI {
 class App;
@@ -20,6 +21,8 @@ struct TierFlags {
   std::string host_throttle;
   std::string disk_bytes;
   std::string disk_directory;
+  std::string lookahead = "off";
+  std::string fetch_cap;
   std::string on_miss = "wait";
 };
 
@@ -27,6 +30,10 @@ void add_tier_flags(CLI::App& command, TierFlags& flags);
 
 // Fails: kInvalidArgument naming the flag, its value and what is allowed.
 Expected<HomeOptions> check_tier_flags(const TierFlags& flags);
+// --lookahead and --fetch-cap, into `home`; makes `sparse` tell what the sources need. After the
+// checks of all three. Fails: kInvalidArgument for a source that has nothing to go by.
+Expected<void> check_lookahead(const TierFlags& flags, const SpecOptions& spec, HomeOptions& home,
+                               SparseOptions& sparse);
 // A bound makes `sparse` tell what lists are worth.
 // Fails: kInvalidArgument for another text, or a bound without rows that select or without a tier.
 Expected<OnMiss> check_on_miss(const TierFlags& flags, const HomeOptions& home,

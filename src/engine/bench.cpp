@@ -72,6 +72,14 @@ std::int64_t needed_kv_bytes(const KVCacheSpec& spec, const BenchShape& shape, i
          static_cast<std::int64_t>(spec.slot_bytes());
 }
 
+// Of what the copies have at the end, without the base.
+std::int64_t share_of_kv(const KVCacheSpec& spec, const BenchShape& shape, double share) {
+  const std::int64_t copy =
+      spec.slots_for_sequence(shape.max_depth() + shape.generate_tokens, kBlockSize);
+  const double slots = share * static_cast<double>(copy * shape.max_concurrency());
+  return static_cast<std::int64_t>(slots) * static_cast<std::int64_t>(spec.slot_bytes());
+}
+
 Expected<std::int64_t> kv_cap(const BenchOptions& options, const KVCacheSpec& spec) {
   const std::int64_t needed = needed_kv_bytes(spec, options.shape, options.step_tokens);
   if (options.kv_fast_bytes != 0 && options.kv_fast_bytes < needed && !options.home.is_on()) {
@@ -96,6 +104,7 @@ std::vector<TokenId> text_tokens(const Tokenizer& tokenizer) {
   return tokens;
 }
 
+// The prompt, and what follows it as far as there is text.
 Expected<std::vector<TokenId>> tokens_of_text(const Tokenizer& tokenizer,
                                               const BenchOptions& options) {
   const auto num_tokens = static_cast<std::size_t>(options.shape.max_depth());
@@ -109,7 +118,6 @@ Expected<std::vector<TokenId>> tokens_of_text(const Tokenizer& tokenizer,
                 fmt::format("{} has {} tokens; the largest depth needs {}", options.prompt_name,
                             tokens->size(), num_tokens));
   }
-  tokens->resize(num_tokens);
   return tokens;
 }
 
@@ -135,6 +143,9 @@ Expected<BenchTokens> make_tokens(const Tokenizer& tokenizer, const BenchOptions
   if (!prompt) {
     return fail(prompt.error());
   }
+  const auto depth = static_cast<std::size_t>(options.shape.max_depth());
+  tokens.text = *prompt;
+  prompt->resize(depth);
   tokens.prompt = std::move(*prompt);
   return tokens;
 }
@@ -247,13 +258,18 @@ class Bench {
   };
 
   // token_budget: 0 is dense decode.
-  Expected<Mode> load_mode(KvType type, int token_budget) {
+  Expected<Mode> load_mode(KvType type, int token_budget, const BenchVariant& variant) {
     SparseOptions sparse = options_.sparse;
     sparse.token_budget = token_budget;
     Mode mode;
-    mode.loader = std::make_unique<BlockLoader>(options_.on_miss);
+    LookaheadOptions lookahead = options_.home.lookahead;
+    lookahead.sources = variant.sources;
+    mode.loader = std::make_unique<BlockLoader>(options_.on_miss, lookahead);
     // Dense decode reads everything in each step: below a cap it runs what fits, in the fast tier.
-    const bool has_home = options_.home.is_on() && token_budget != 0;
+    const bool has_home = options_.home.is_on() && token_budget != 0 && !variant.is_resident;
+    if (has_home) {
+      add_what_lookahead_needs(variant.sources, sparse);
+    }
     auto runner = load_model(options_.model_path,
                              {.num_threads = options_.num_threads,
                               .kv_type = type,
@@ -265,9 +281,14 @@ class Bench {
     }
     const ModelConfig& config = (*runner)->config();
     const KVCacheSpec spec = config.kv_cache_spec(type);
-    const auto cap = kv_cap(options_, spec);
+    auto cap = kv_cap(options_, spec);
     if (!cap) {
       return fail(cap.error());
+    }
+    if (variant.is_resident) {
+      cap = needed_kv_bytes(spec, options_.shape, options_.step_tokens);
+    } else if (variant.share) {
+      cap = share_of_kv(spec, options_.shape, *variant.share);
     }
     int max_running = 0;
     std::int64_t store_bytes = *cap;
@@ -280,6 +301,7 @@ class Bench {
       home = std::move(*made);
       mode.labels.home = home->describe();
       mode.labels.on_miss = to_string(options_.on_miss);
+      mode.labels.variant = variant.name();
     } else if (*cap < needed_kv_bytes(spec, options_.shape, options_.step_tokens)) {
       const int all = options_.shape.max_depth() + options_.shape.generate_tokens;
       max_running = static_cast<int>(sequences_in_cap(spec, *cap, all, options_.step_tokens));
@@ -307,6 +329,9 @@ class Bench {
     if (!key_index) {
       return fail(key_index.error());
     }
+    if (variant.is_resident) {
+      mode.labels.variant = variant.name();
+    }
     mode.labels.engine = "karez";
     mode.labels.model = file_name(options_.model_path);
     mode.labels.kv_mode = token_budget == 0 ? "dense" : "sparse";
@@ -332,12 +357,19 @@ class Bench {
     std::vector<Mode> modes;
     std::vector<BenchSubject> subjects;
     for (const int budget : budgets) {
-      auto mode = load_mode(type, budget);
-      if (!mode) {
-        return fail(mode.error());
+      std::vector<BenchVariant> variants(1);
+      variants.front().sources = options_.home.lookahead.sources;
+      if (budget != 0 && !options_.variants.empty()) {
+        variants = options_.variants;
       }
-      subjects.push_back({.engine = mode->engine.get(), .labels = mode->labels});
-      modes.push_back(std::move(*mode));
+      for (const BenchVariant& variant : variants) {
+        auto mode = load_mode(type, budget, variant);
+        if (!mode) {
+          return fail(mode.error());
+        }
+        subjects.push_back({.engine = mode->engine.get(), .labels = mode->labels});
+        modes.push_back(std::move(*mode));
+      }
     }
     std::unique_ptr<BenchEngine> peer;
     if (peer_ != nullptr) {

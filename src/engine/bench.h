@@ -11,6 +11,7 @@
 #include "attention/sparse_rows.h"
 #include "base/trace.h"
 #include "engine/bench_measure.h"
+#include "engine/bench_variant.h"
 #include "engine/home_tier.h"
 #include "engine/on_miss.h"
 #include "kv/kv_types.h"
@@ -25,12 +26,13 @@ struct BenchOptions {
   std::vector<int> token_budgets;  // and sparse decode at each of these
   SparseOptions sparse;            // of sparse decode, but for the budget
   int num_threads = 1;
-  int context_tokens = 0;          // limit of a sequence; 0: the model's. More than that is for
-                                   // measuring speed: what the model says there is worth little
-  int step_tokens = 512;           // tokens of a prompt computed at once
-  std::int64_t kv_fast_bytes = 0;  // cap of the KV store; 0: what the run needs
-  HomeOptions home;                // below it; then the cap may be less than the run needs
-  OnMiss on_miss;                  // of sparse decode with a home; a bound needs sparse.list_masses
+  int context_tokens = 0;              // limit of a sequence; 0: the model's. More than that is for
+                                       // measuring speed: what the model says there is worth little
+  int step_tokens = 512;               // tokens of a prompt computed at once
+  std::int64_t kv_fast_bytes = 0;      // cap of the KV store; 0: what the run needs
+  HomeOptions home;                    // below it; then the cap may be less than the run needs
+  std::vector<BenchVariant> variants;  // of sparse decode, side by side; empty: as `home` says
+  OnMiss on_miss;  // of sparse decode with a home; a bound needs sparse.list_masses
   bool compare_llama = false;
   std::string peer_settings = "auto";  // see bench_peer.h
   TraceWriter* trace = nullptr;        // borrowed; null: none

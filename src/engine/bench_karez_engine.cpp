@@ -88,7 +88,11 @@ class KarezBenchEngine final : public BenchEngine {
       const std::size_t count = std::min(copies_.size(), wanted - first);
       const auto start = std::chrono::steady_clock::now();
       for (std::size_t row = first; row < tokens.size(); row += wanted) {
-        if (auto done = decode_step(tokens.subspan(row, count)); !done) {
+        const bool has_next = row + wanted < tokens.size();
+        if (auto done = decode_step(
+                tokens.subspan(row, count),
+                has_next ? tokens.subspan(row + wanted, count) : std::span<const TokenId>());
+            !done) {
           return fail(done.error());
         }
         ++result.steps;
@@ -137,12 +141,17 @@ class KarezBenchEngine final : public BenchEngine {
     return kv_.residency() == nullptr ? std::nullopt : std::optional(kv_.residency()->stats());
   }
 
-  Expected<void> decode_step(std::span<const TokenId> tokens) {
+  // next: the tokens of the step after, which a drafter that is always right would say; for probes.
+  Expected<void> decode_step(std::span<const TokenId> tokens, std::span<const TokenId> next) {
     start_batch();
-    batch_.tokens.assign(tokens.begin(), tokens.end());
+    const int num_hints = loader_ != nullptr && loader_->wants_probes() && !next.empty() ? 1 : 0;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      batch_.output_rows.push_back(static_cast<int>(i));
-      if (!append_rows(copies_[i], 1)) {
+      batch_.output_rows.push_back(static_cast<int>(batch_.tokens.size()));
+      batch_.tokens.push_back(tokens[i]);
+      if (num_hints > 0) {
+        batch_.tokens.push_back(next[i]);
+      }
+      if (!append_rows(copies_[i], 1 + num_hints, num_hints)) {
         return fail(no_room(kv_, "a decode step"));
       }
     }
@@ -167,16 +176,22 @@ class KarezBenchEngine final : public BenchEngine {
                               "is at home could not be read ({})",
                               kv_.residency()->describe()));
     }
-    for (const SequenceId sequence : in_batch_) {
-      kv_.write_home(sequence);
+    for (std::size_t i = 0; i < in_batch_.size(); ++i) {
+      const SequenceRows& rows = batch_.sequences[i];
+      if (rows.num_hint_rows > 0) {
+        const int length = rows.first_position + rows.num_rows - rows.num_hint_rows;
+        KAREZ_CHECK(kv_.truncate(in_batch_[i], length), "a step releases nothing that it reads");
+      }
+      kv_.write_home(in_batch_[i]);
     }
     kv_.residency()->advance();
     return {};
   }
 
   // Makes room for the sequence's next rows and enters them into the batch.
-  bool append_rows(SequenceId sequence, int num_rows) {
+  bool append_rows(SequenceId sequence, int num_rows, int num_hint_rows = 0) {
     SequenceRows rows;
+    rows.num_hint_rows = num_hint_rows;
     rows.first_position = kv_.num_tokens(sequence);
     rows.num_rows = num_rows;
     rows.first_row = batch_.sequences.empty()

@@ -131,9 +131,24 @@ class Measurement {
     return {};
   }
 
+  // [generate_tokens][concurrency]
+  std::vector<TokenId> continuation(int depth, int concurrency) const {
+    const auto copies = static_cast<std::size_t>(concurrency);
+    const auto steps = static_cast<std::size_t>(shape_.generate_tokens);
+    const auto first = static_cast<std::size_t>(depth);
+    std::vector<TokenId> tokens(
+        tokens_.continuation.begin(),
+        tokens_.continuation.begin() + static_cast<std::ptrdiff_t>(copies * steps));
+    if (tokens_.text.size() >= first + steps) {
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        tokens[i] = tokens_.text[first + i / copies];
+      }
+    }
+    return tokens;
+  }
+
   Expected<void> decode(int depth, int concurrency) {
-    const auto rows = static_cast<std::size_t>(concurrency * shape_.generate_tokens);
-    const std::span<const TokenId> tokens = std::span(tokens_.continuation).first(rows);
+    const std::vector<TokenId> tokens = continuation(depth, concurrency);
     std::vector<std::vector<Repetition>> repetitions(subjects_.size());
     // The first turn is not counted: graphs are built and pages touched in it.
     for (int turn = 0; turn <= shape_.repetitions; ++turn) {
@@ -154,7 +169,7 @@ class Measurement {
         done_cost_ += decode_cost(depth, concurrency, shape_.generate_tokens);
         if (turn > 0) {
           repetitions[s].push_back(
-              {static_cast<double>(rows) / decoded->seconds, *decoded, *bandwidth});
+              {static_cast<double>(tokens.size()) / decoded->seconds, *decoded, *bandwidth});
         }
       }
     }

@@ -29,6 +29,9 @@ struct BenchShape {
 struct BenchTokens {
   std::vector<TokenId> prompt;        // [max_depth]
   std::vector<TokenId> continuation;  // [generate_tokens][max_concurrency], any order
+  // The prompt and what follows it. Where it is long enough all sequences go on with it; else, or
+  // if it is empty, with `continuation`.
+  std::vector<TokenId> text;
 };
 
 struct BenchSubject {

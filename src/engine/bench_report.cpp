@@ -82,6 +82,9 @@ nlohmann::json run_to_json(const BenchRun& run) {
   if (run.running > 0) {
     json["running_at_once"] = run.running;
   }
+  if (!run.variant.empty()) {
+    json["variant"] = run.variant;
+  }
   if (!run.home.empty()) {
     json["home"] = run.home;
     json["home_misses_per_step"] = run.home_misses;
@@ -262,16 +265,16 @@ std::string to_table(const BenchReport& report) {
                      format_bytes(run.kv_fast_bytes));
     }
     if (!run.home.empty()) {
-      fmt::format_to(out,
-                     "\n{} {} of {} tokens x {}: cap {}, home {}; a step misses {:.0f} blocks "
-                     "({:.1f} %), reads {}, writes {}, waits {} ms (part of select); {:.1f} % of "
-                     "its layers are ready",
-                     run.kv_mode, run.token_budget, run.depth, run.concurrency,
-                     format_bytes(run.kv_fast_bytes), run.home, run.home_misses,
-                     run.home_miss_share * 100,
-                     format_bytes(static_cast<std::int64_t>(run.home_read_bytes)),
-                     format_bytes(static_cast<std::int64_t>(run.home_written_bytes)),
-                     cell(run.step_ms.stall, 2), run.layers_ready_share * 100);
+      fmt::format_to(
+          out,
+          "\n{} {} of {} tokens x {}: lookahead {}, cap {}, home {}; {:.1f} tok/s; a step "
+          "misses {:.0f} blocks ({:.1f} %), reads {}, writes {}, waits {} ms (part of "
+          "select); {:.1f} % of its layers are ready",
+          run.kv_mode, run.token_budget, run.depth, run.concurrency, run.variant,
+          format_bytes(run.kv_fast_bytes), run.home, run.decode_tokens_per_second, run.home_misses,
+          run.home_miss_share * 100, format_bytes(static_cast<std::int64_t>(run.home_read_bytes)),
+          format_bytes(static_cast<std::int64_t>(run.home_written_bytes)),
+          cell(run.step_ms.stall, 2), run.layers_ready_share * 100);
     }
     if (run.lookahead) {
       text += lookahead_lines(*run.lookahead);

@@ -57,6 +57,7 @@ struct BenchRun {
   double home_miss_share = 0;               // of the blocks that it needs
   double home_read_bytes = 0;               // a step
   double home_written_bytes = 0;            // a step
+  std::string variant;                      // lookahead and pool; empty without a home
   std::string on_miss;                      // what rows do about misses; empty without a home
   double blocks_skipped = 0;                // a step, mean
   double missed_mass_mean = 0;              // of the lists: share of the attention that was skipped

@@ -11,10 +11,12 @@
 
 namespace karez {
 
-void BlockLoader::begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences) {
+void BlockLoader::begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences,
+                             LookaheadSource hint_rows) {
   kv_ = kv.residency() == nullptr ? nullptr : &kv;
   sequences_ = sequences;
   if (kv_ != nullptr) {
+    lookahead_.begin_step(kv, sequences, hint_rows);
     kv_->residency()->begin_step();
   }
   reads_.assign(sequences.size(), {});
@@ -22,6 +24,7 @@ void BlockLoader::begin_step(KVCacheManager& kv, std::span<const SequenceRows> s
 
 std::vector<BlockLoader::SequenceReads> BlockLoader::end_step() {
   if (kv_ != nullptr) {
+    lookahead_.end_step();
     kv_->residency()->end_step();
   }
   kv_ = nullptr;
@@ -121,7 +124,7 @@ void BlockLoader::drop_what_is_not(int layer, std::span<SelectedBlocks> selected
         continue;
       }
       const float mass = list.masses.empty() ? 0.0F : list.masses[i];
-      wanted_.push_back({layer, list.kv_head, block, mass});
+      wanted_.push_back({layer, list.kv_head, block, mass, list.is_hint});
       ++missed.blocks_skipped;
       missed.sum += static_cast<double>(mass);
     }
@@ -134,18 +137,17 @@ void BlockLoader::drop_what_is_not(int layer, std::span<SelectedBlocks> selected
   }
 }
 
-void BlockLoader::tell_wanted() {
+void BlockLoader::merge_wanted() {
   const auto by_block = [](const WantedBlock& a, const WantedBlock& b) {
     return std::tuple(a.kv_head, a.block.value, -a.mass) <
            std::tuple(b.kv_head, b.block.value, -b.mass);
   };
-  std::ranges::sort(wanted_, by_block);
-  const auto copies = std::ranges::unique(wanted_, [](const WantedBlock& a, const WantedBlock& b) {
+  const auto is_same = [](const WantedBlock& a, const WantedBlock& b) {
     return a.kv_head == b.kv_head && a.block == b.block;
-  });
-  wanted_.erase(copies.begin(), copies.end());
+  };
+  std::ranges::sort(wanted_, by_block);
+  wanted_.erase(std::unique(wanted_.begin(), wanted_.end(), is_same), wanted_.end());
   std::ranges::stable_sort(wanted_, std::greater<>(), &WantedBlock::mass);
-  wanted_listener_->on_wanted(wanted_);
 }
 
 void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
@@ -181,8 +183,17 @@ void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
     visit_lists(layer, selected, note_lost);
     visit_dense_rows(layer, note_lost);
   }
-  if (wanted_listener_ != nullptr && !wanted_.empty()) {
-    tell_wanted();
+  merge_wanted();
+  lookahead_.on_loaded(layer, selected, wanted_);
+}
+
+int BlockLoader::num_to_rank(int layer, int kv_head) const {
+  return kv_ == nullptr ? 0 : lookahead_.num_to_rank(layer, kv_head);
+}
+
+void BlockLoader::on_ranked(int layer, std::span<const RankedBlocks> ranked) {
+  if (kv_ != nullptr) {
+    lookahead_.on_ranked(layer, ranked);
   }
 }
 

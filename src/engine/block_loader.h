@@ -18,6 +18,7 @@
 
 #include "attention/row_selector.h"
 #include "attention/sequence_rows.h"
+#include "engine/lookahead.h"
 #include "engine/missed_mass.h"
 #include "engine/on_miss.h"
 #include "engine/wanted_blocks.h"
@@ -28,12 +29,12 @@ namespace karez {
 class BlockLoader final : public SelectionListener {
  public:
   // A bound needs lists with masses (SparseOptions::list_masses); without them it takes the first.
-  explicit BlockLoader(const OnMiss& on_miss = {}) : on_miss_(on_miss) {}
+  explicit BlockLoader(const OnMiss& on_miss = {}, const LookaheadOptions& lookahead = {})
+      : on_miss_(on_miss), lookahead_(lookahead) {}
 
-  // Borrowed; null: none.
-  void set_wanted_listener(WantedListener* listener) { wanted_listener_ = listener; }
-
-  void begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences);
+  // hint_rows: what the hint rows of the step are, if there are any.
+  void begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences,
+                  LookaheadSource hint_rows = LookaheadSource::kProbe);
   struct SequenceReads {
     // A block was lost: the logits of the sequence's rows mean nothing, and its keys and values
     // must be given up.
@@ -48,6 +49,14 @@ class BlockLoader final : public SelectionListener {
   MissedMass take_missed();
 
   void on_selected(int layer, std::span<SelectedBlocks> selected) override;
+  int num_to_rank(int layer, int kv_head) const override;
+  void on_ranked(int layer, std::span<const RankedBlocks> ranked) override;
+
+  // Whether hint rows are of use (--lookahead probe).
+  bool wants_probes() const { return lookahead_.uses(LookaheadSource::kProbe); }
+
+  // What lists of the last layer went without: each block once, heaviest first.
+  std::span<const WantedBlock> wanted() const { return wanted_; }
 
  private:
   template <typename Visit>
@@ -61,10 +70,10 @@ class BlockLoader final : public SelectionListener {
   void need(std::size_t sequence, int kv_head, BlockId block);
   void need_what_is_waited_for(int layer, std::span<const SelectedBlocks> selected);
   void drop_what_is_not(int layer, std::span<SelectedBlocks> selected);
-  void tell_wanted();
+  void merge_wanted();
 
   OnMiss on_miss_;
-  WantedListener* wanted_listener_ = nullptr;  // borrowed
+  Lookahead lookahead_;
   KVCacheManager* kv_ = nullptr;  // between begin_step() and end_step(), if it has a home tier
   std::span<const SequenceRows> sequences_;
   std::vector<SequenceReads> reads_;

@@ -10,6 +10,7 @@
 
 #include "attention/sparse_rows.h"
 #include "base/status.h"
+#include "engine/lookahead.h"
 #include "kv/kv_cache_spec.h"
 #include "kv/tier/throttle.h"
 #include "kv/tier/tier.h"
@@ -22,6 +23,7 @@ struct HomeOptions {
   std::int64_t disk_bytes = 0;
   std::string disk_directory;
   std::optional<Throttle> throttle;  // of the host tier
+  LookaheadOptions lookahead;
 
   bool is_on() const { return host_bytes > 0 || disk_bytes > 0; }
 };

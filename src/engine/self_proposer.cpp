@@ -26,7 +26,7 @@ bool SelfProposer::run(std::span<const DraftQuery> queries, std::span<Draft> dra
     batch.tokens.push_back(draft.last);
   }
   if (loader_ != nullptr) {
-    loader_->begin_step(kv_, batch.sequences);
+    loader_->begin_step(kv_, batch.sequences, LookaheadSource::kSelf);
   }
   const auto logits = runner_.forward(batch, kv_);
   bool is_lost = false;

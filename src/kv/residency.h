@@ -112,6 +112,13 @@ class Residency {
   void set_fetch_cap(std::int64_t bytes_per_step) { fetch_cap_bytes_ = bytes_per_step; }
   // Of the step at hand.
   std::int64_t fetch_cap() const;
+  // Blocks that a call needed of late and that were not there, or only because they were fetched
+  // for it: how many to hint.
+  float num_entering(int layer, int kv_head) const {
+    return rows_[first_row_of_layer_[static_cast<std::size_t>(layer)] +
+                 static_cast<std::size_t>(kv_head)]
+        .entering;
+  }
 
   // What moves, and when loads wait. Null: no trace; borrowed.
   void set_trace(TraceWriter* trace) {
@@ -163,6 +170,8 @@ class Residency {
     std::size_t first_extent = 0;  // of the row in extents_
     std::int64_t clean = 0;
     std::uint32_t begun = 0;  // the last call that read the row
+    int entered = 0;          // blocks that the call at hand needs and the one before did not have
+    float entering = 0;       // the same of late, smoothed
   };
   struct Miss {
     std::uint32_t row;
@@ -221,6 +230,7 @@ class Residency {
   void begin_call();
   void take_read(const TransferResult& result);
   void submit_misses();
+  void note_entered();
   void submit_reads(std::uint32_t row, std::span<const Miss> misses);
   void wait_for_reads();
   void lose(Row& row, BlockId block);

@@ -63,12 +63,14 @@ bool Residency::need(int kv_head, BlockId block) {
   layer_is_read_ = true;
   if ((state & kFetched) != 0) {
     ++source_counts(entry).useful;
+    ++rows_[index].entered;
     state = kHome;
   }
   state = static_cast<std::uint8_t>(state & ~kHinted);
   if (!blocks_.slot_at(entry).is_none()) {
     return false;
   }
+  ++rows_[index].entered;
   if ((state & kReading) != 0) {
     Fetch& fetch = fetches_.at(entry);
     fetch.is_needed = true;
@@ -84,6 +86,7 @@ std::span<const BlockId> Residency::load() {
   lost_.clear();
   const bool is_ready = misses_.empty() && late_.empty();
   if (std::exchange(layer_is_read_, false)) {
+    note_entered();
     ++counters_.prefetch.layers_read;
     counters_.prefetch.layers_ready += is_ready ? 1 : 0;
   }
@@ -118,6 +121,15 @@ std::span<const BlockId> Residency::load() {
                  .end = end});
   }
   return lost_;
+}
+
+void Residency::note_entered() {
+  constexpr float kWeight = 0.25F;
+  const int layer = rows_[layer_first_row_].blocks.layer;
+  for (std::size_t r = layer_first_row_; r < rows_.size() && rows_[r].blocks.layer == layer; ++r) {
+    const int entered = std::exchange(rows_[r].entered, 0);
+    rows_[r].entering += kWeight * (static_cast<float>(entered) - rows_[r].entering);
+  }
 }
 
 void Residency::submit_misses() {

@@ -39,15 +39,6 @@ struct List {
   std::vector<float> masses;
 };
 
-struct Wanted final : WantedListener {
-  void on_wanted(std::span<const WantedBlock> of_layer) override {
-    ++calls;
-    blocks.assign(of_layer.begin(), of_layer.end());
-  }
-  std::vector<WantedBlock> blocks;
-  int calls = 0;
-};
-
 class BlockLoaderLists : public testing::Test {
  protected:
   BlockLoaderLists() {
@@ -175,8 +166,6 @@ TEST_F(BlockLoaderLists, UnderABoundTheHeaviestMissingOnesAreWaitedFor) {
     evict_all();
     make_fast({2, 5});
     BlockLoader loader(OnMiss{one.bound});
-    Wanted wanted;
-    loader.set_wanted_listener(&wanted);
     std::vector<List> lists = one_list();
     const auto reads = run(loader, lists);
     EXPECT_EQ(lists[0].blocks, one.left) << one.bound;
@@ -191,7 +180,7 @@ TEST_F(BlockLoaderLists, UnderABoundTheHeaviestMissingOnesAreWaitedFor) {
     EXPECT_EQ(taken.blocks_skipped, skipped);
     EXPECT_NEAR(taken.mean(), one.missed, 1e-6);
     EXPECT_EQ(loader.take_missed().num_lists, 0);
-    EXPECT_EQ(wanted.blocks.size(), static_cast<std::size_t>(skipped));
+    EXPECT_EQ(loader.wanted().size(), static_cast<std::size_t>(skipped));
   }
 }
 
@@ -247,8 +236,6 @@ TEST_F(BlockLoaderLists, WhatSomeRowWaitsForIsLeftOutByNone) {
 TEST_F(BlockLoaderLists, HintRowsTakeWhatIsThereAndNameTheRest) {
   make_fast({2});
   BlockLoader loader;
-  Wanted wanted;
-  loader.set_wanted_listener(&wanted);
   std::vector<List> lists = {
       {.blocks = {2, 3, kOwn}, .masses = {0.5F, 0.1F, 0.2F}},
       {.is_hint = true, .blocks = {2, 3, 4, 5, kOwn}, .masses = {0.1F, 0.2F, 0.05F, 0.3F, 0}},
@@ -262,14 +249,13 @@ TEST_F(BlockLoaderLists, HintRowsTakeWhatIsThereAndNameTheRest) {
   // What a guess goes without is no loss of quality.
   EXPECT_EQ(reads[0].missed.num_lists, 0);
   EXPECT_FALSE(is_fast(0, 0, 4));
-  ASSERT_EQ(wanted.calls, 1);
-  ASSERT_EQ(wanted.blocks.size(), 3U);
+  ASSERT_EQ(loader.wanted().size(), 3U);
   const std::vector<std::pair<int, float>> expected = {{4, 0.5F}, {5, 0.3F}, {6, 0.2F}};
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_EQ(wanted.blocks[i].block, block(0, expected[i].first));
-    EXPECT_EQ(wanted.blocks[i].mass, expected[i].second);
-    EXPECT_EQ(wanted.blocks[i].layer, kLayer);
-    EXPECT_EQ(wanted.blocks[i].kv_head, 0);
+    EXPECT_EQ(loader.wanted()[i].block, block(0, expected[i].first));
+    EXPECT_EQ(loader.wanted()[i].mass, expected[i].second);
+    EXPECT_EQ(loader.wanted()[i].layer, kLayer);
+    EXPECT_EQ(loader.wanted()[i].kv_head, 0);
   }
 }
 
