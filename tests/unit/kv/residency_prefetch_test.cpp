@@ -224,6 +224,9 @@ TEST_F(ResidencyPrefetch, AFetchedPartOfABlockThatIsWrittenToAgainGivesUpNoSlot)
   residency_->end_step();
   residency_->advance();
   ASSERT_TRUE(is_resident(a, 1, 0));
+  residency_->begin_step();
+  hint(a, {1}, 0);
+  residency_->end_step();
   EXPECT_FALSE(kv_->extend(id, 1)) << "no room for what it has in layer 1";
   EXPECT_EQ(kv_->check_invariants(), "");
 }
