@@ -10,8 +10,8 @@ namespace {
 
 // More than the blocks that enter a list from one step to the next, nearly always.
 constexpr int kRunnersUp = 32;
-// A guess is not always right: so many blocks are named for each that is expected.
-constexpr float kNamedPerEntering = 1.25F;
+// So many blocks are named for each that is expected.
+constexpr float kNamedPerEntering = 1.0F;
 
 }  // namespace
 

@@ -52,10 +52,10 @@ void Residency::acquire(std::size_t row_index, std::size_t count, TransferPriori
       exhausted_.assign(rows_.size(), false);
       continue;
     }
-    // A guess takes from other rows only what nobody has needed in the last step either.
-    const std::uint32_t before = is_demand             ? kAnyTime
-                                 : victim == row_index ? step_start_
-                                                       : previous_step_start_;
+    // A guess takes nothing that the row's last call has needed: that is the best guess of all.
+    const std::uint32_t before = is_demand                            ? kAnyTime
+                                 : rows_[victim].begun >= step_start_ ? step_start_
+                                                                      : previous_step_start_;
     exhausted_[victim] = evict_from(rows_[victim], most, before) < most;
   }
   out.resize(static_cast<std::size_t>(std::min(wanted, pool.num_free())));

@@ -323,7 +323,7 @@ TEST_P(ResidencyProperty, EveryTokenIsReadBackOrReportedAsLostWhateverIsHinted) 
     std::int64_t failed = 0;
     for (const unsigned seed : {1U, 2U, 3U}) {
       Driver driver(GetParam(), seed, hints);
-      for (int step = 0; step < 2500; ++step) {
+      for (int step = 0; step < 1000; ++step) {
         driver.step();
         if (!HasFatalFailure()) {
           driver.check();

@@ -202,6 +202,35 @@ TEST_F(ResidencyPrefetch, ABlockThatIsWrittenToAgainHasNoPrefetch) {
   }
 }
 
+// What a block has in the fast tier stays when the rest of it is brought up.
+TEST_F(ResidencyPrefetch, AFetchedPartOfABlockThatIsWrittenToAgainGivesUpNoSlot) {
+  make(5, 2);
+  const int a = open(2);
+  const SequenceId id = sequences_[static_cast<std::size_t>(a)];
+  ASSERT_TRUE(kv_->truncate(id, 2 * kBlockSize - 1));
+  const int b = open(2);
+  const int c = open(2);
+  close(c);
+  close(b);
+  // Two blocks that are being filled hold 4 of 5 slots.
+  for (int i = 0; i < 2; ++i) {
+    sequences_.push_back(kv_->open());
+    ASSERT_TRUE(kv_->extend(sequences_.back(), 1));
+  }
+  ASSERT_EQ(resident(a, 2, 0).size() + resident(a, 2, 1).size(), 0U);
+  residency_->begin_step();
+  hint(a, {1}, 0);
+  residency_->prefetch();
+  residency_->end_step();
+  residency_->advance();
+  ASSERT_TRUE(is_resident(a, 1, 0));
+  residency_->begin_step();
+  hint(a, {1}, 0);
+  residency_->end_step();
+  EXPECT_FALSE(kv_->extend(id, 1)) << "no room for what it has in layer 1";
+  EXPECT_EQ(kv_->check_invariants(), "");
+}
+
 TEST_F(ResidencyPrefetch, TheMostUsefulComeFirstUnderTheCap) {
   const int a = open(8);
   evict_all();
@@ -265,6 +294,9 @@ TEST_F(ResidencyPrefetch, AHintIsNotARead) {
   EXPECT_FALSE(residency_->was_read(0, 0, block(a, 1)));
   read(a, {0});
   EXPECT_TRUE(residency_->was_read(0, 0, block(a, 0)));
+  residency_->begin_layer(0);
+  hint(a, {0});
+  EXPECT_TRUE(residency_->was_read(0, 0, block(a, 0))) << "and does not undo one";
 }
 
 TEST_F(ResidencyPrefetch, TheAutomaticCapIsAShareOfWhatTheLinkMovesInAStep) {
