@@ -10,12 +10,20 @@
 #include "kv/window_blocks.h"
 
 namespace karez {
+namespace {
+
+// A probe attends to a part of what it selects.
+constexpr std::size_t kProbeParts = 4;
+constexpr std::size_t kLeastProbeBlocks = 16;
+
+}  // namespace
 
 void BlockLoader::begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences,
                              LookaheadSource hint_rows) {
   kv_ = kv.residency() == nullptr ? nullptr : &kv;
   sequences_ = sequences;
   if (kv_ != nullptr) {
+    hint_rows_ = hint_rows;
     lookahead_.begin_step(kv, sequences, hint_rows);
     kv_->residency()->begin_step();
   }
@@ -92,13 +100,10 @@ void BlockLoader::need_what_is_waited_for(int layer, std::span<const SelectedBlo
     }
     if (on_miss_.bound && missing_.size() > static_cast<std::size_t>(*on_miss_.bound)) {
       const auto bound = static_cast<std::ptrdiff_t>(*on_miss_.bound);
-      std::nth_element(missing_.begin(), missing_.begin() + bound, missing_.end(),
-                       [](const Missing& a, const Missing& b) {
-                         return a.mass != b.mass ? a.mass > b.mass : a.entry < b.entry;
-                       });
+      std::nth_element(missing_.begin(), missing_.begin() + bound, missing_.end(), is_heavier);
       missing_.resize(static_cast<std::size_t>(bound));
     }
-    for (const Missing& missing : missing_) {
+    for (const Listed& missing : missing_) {
       need(static_cast<std::size_t>(list.sequence), list.kv_head,
            table[static_cast<std::size_t>(missing.entry)]);
     }
@@ -114,6 +119,7 @@ void BlockLoader::drop_what_is_not(int layer, std::span<SelectedBlocks> selected
     MissedMass missed;
     missed.num_lists = 1;
     std::size_t kept = 0;
+    found_.clear();
     for (std::size_t i = 0; i < list.blocks.size(); ++i) {
       const std::int32_t entry = list.blocks[i];
       const BlockId block = table[static_cast<std::size_t>(entry)];
@@ -121,6 +127,7 @@ void BlockLoader::drop_what_is_not(int layer, std::span<SelectedBlocks> selected
       if (i + 1 == list.blocks.size() || !slots[block.value].is_none() ||
           residency.was_read(layer, list.kv_head, block)) {
         list.blocks[kept++] = entry;
+        found_.push_back({list.masses.empty() ? 0.0F : list.masses[i], entry});
         continue;
       }
       const float mass = list.masses.empty() ? 0.0F : list.masses[i];
@@ -129,12 +136,38 @@ void BlockLoader::drop_what_is_not(int layer, std::span<SelectedBlocks> selected
       missed.sum += static_cast<double>(mass);
     }
     list.blocks = list.blocks.first(kept);
+    if (list.is_hint && hint_rows_ == LookaheadSource::kProbe) {
+      keep_heaviest(layer, list);
+    }
     if (on_miss_.bound && !list.is_hint) {
       missed.worst = missed.sum;
       reads_[static_cast<std::size_t>(list.sequence)].missed.add(missed);
       missed_.add(missed);
     }
   }
+}
+
+// Of a row whose result nobody uses, what is enough to ask the next layers the right questions. The
+// others are wanted too: they stay where they are.
+void BlockLoader::keep_heaviest(int layer, SelectedBlocks& list) {
+  const std::size_t most = std::max(kLeastProbeBlocks, list.blocks.size() / kProbeParts);
+  if (found_.size() <= most) {
+    return;
+  }
+  const auto own = found_.end() - 1;
+  std::nth_element(found_.begin(), found_.begin() + static_cast<std::ptrdiff_t>(most) - 1, own,
+                   is_heavier);
+  const BlockTableView table = table_of(layer, list.sequence);
+  for (auto left = found_.begin() + static_cast<std::ptrdiff_t>(most) - 1; left != own; ++left) {
+    wanted_.push_back(
+        {layer, list.kv_head, table[static_cast<std::size_t>(left->entry)], left->mass, true});
+  }
+  for (std::size_t i = 0; i + 1 < most; ++i) {
+    list.blocks[i] = found_[i].entry;
+  }
+  list.blocks[most - 1] = own->entry;
+  list.blocks = list.blocks.first(most);
+  std::ranges::sort(list.blocks);
 }
 
 void BlockLoader::merge_wanted() {

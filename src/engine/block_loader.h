@@ -2,10 +2,10 @@
 //
 // Rows that select need the blocks of their lists; rows that do not, all blocks that they may see.
 // A list may do without some of its missing blocks, which are those that were not in the fast tier
-// when the layer selected: a hint row takes what is there, and under a bound other rows wait for
-// the heaviest only. A missing block that some row of the step waits for is left out by none, so
-// the order of rows and sequences does not matter.
-// A store without a home tier needs nothing.
+// when the layer selected: a hint row takes what is there (a probe, the heaviest of it), and under
+// a bound other rows wait for the heaviest only. A missing block that some row of the step waits
+// for is left out by none, so the order of rows and sequences does not matter. A store without a
+// home tier needs nothing.
 //
 // Thread: begin_step() and end_step() by the runner's caller; on_selected() by the runner, in
 // between.
@@ -70,19 +70,25 @@ class BlockLoader final : public SelectionListener {
   void need(std::size_t sequence, int kv_head, BlockId block);
   void need_what_is_waited_for(int layer, std::span<const SelectedBlocks> selected);
   void drop_what_is_not(int layer, std::span<SelectedBlocks> selected);
+  void keep_heaviest(int layer, SelectedBlocks& list);
   void merge_wanted();
 
   OnMiss on_miss_;
   Lookahead lookahead_;
+  LookaheadSource hint_rows_ = LookaheadSource::kProbe;  // of the step
   KVCacheManager* kv_ = nullptr;  // between begin_step() and end_step(), if it has a home tier
   std::span<const SequenceRows> sequences_;
   std::vector<SequenceReads> reads_;
   std::vector<int> first_selecting_;  // [sequences], the first position that selects in the layer
-  struct Missing {
+  struct Listed {
     float mass;
     std::int32_t entry;  // of the block table
   };
-  std::vector<Missing> missing_;
+  static bool is_heavier(const Listed& a, const Listed& b) {
+    return a.mass != b.mass ? a.mass > b.mass : a.entry < b.entry;
+  }
+  std::vector<Listed> missing_;
+  std::vector<Listed> found_;
   std::vector<WantedBlock> wanted_;
   MissedMass missed_;
 };

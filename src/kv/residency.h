@@ -9,10 +9,12 @@
 // load() returns: prefetch, recency and fairness change the time that takes and nothing else.
 //
 // Who goes: rows (layer, KV head) that hold more than their share give first, then the row that
-// needs room; within a row the block that was needed longest ago. So a long prompt streams through
-// the fast tier layer by layer while others keep what they selected. A share is of a row and not of
-// a sequence: sequences that a step computes are all needed in the same call, and one that waits
-// ages out.
+// needs room; within a row the block that was needed longest ago. A row's share is what its last
+// call needed, and of what is left over a part as large as its part of the blocks that enter: where
+// the selection changes much, more of the past is kept. Where rows need more than there is, shares
+// shrink in proportion: so a long prompt streams through the fast tier layer by layer while others
+// keep what they selected. A share is of a row and not of a sequence: sequences that a step
+// computes are all needed in the same call, and one that waits ages out.
 //
 // A failed write leaves the block in the fast tier and is tried again later. A failed or late read
 // loses the block: load() says so, the sequences that have it must be computed again.
@@ -48,26 +50,11 @@
 #include "kv/kv_types.h"
 #include "kv/logical_blocks.h"
 #include "kv/lookahead.h"
-#include "kv/prefetch_stats.h"
+#include "kv/residency_stats.h"
 #include "kv/tier/link_rate.h"
 #include "kv/tier/transfer_queue.h"
 
 namespace karez {
-
-struct ResidencyStats {
-  std::int64_t home_bytes_total = 0;
-  std::int64_t home_bytes_used = 0;
-  std::int64_t blocks_clean = 0;   // in the fast tier and at home
-  std::int64_t bytes_read = 0;     // from home
-  std::int64_t bytes_written = 0;  // to home
-  std::int64_t blocks_needed = 0;  // that layers asked for, each once a layer and step
-  std::int64_t demand_misses = 0;  // of these, not in the fast tier; late prefetches too
-  std::int64_t evictions = 0;
-  std::int64_t blocks_lost = 0;  // reads that failed, or found no room
-  std::int64_t write_failures = 0;
-  double stall_seconds = 0;  // in load()
-  PrefetchStats prefetch;
-};
 
 class Residency {
  public:
@@ -170,6 +157,7 @@ class Residency {
     std::size_t first_extent = 0;  // of the row in extents_
     std::int64_t clean = 0;
     std::uint32_t begun = 0;  // the last call that read the row
+    int needed = 0;           // blocks that the last call, or the one at hand, needs
     int entered = 0;          // blocks that the call at hand needs and the one before did not have
     float entering = 0;       // the same of late, smoothed
   };
@@ -242,6 +230,14 @@ class Residency {
   // before: for a prefetch, when the victims were needed or hinted last; 0: for a load.
   std::int64_t evict_from(Row& row, std::int64_t count, std::uint32_t before);
   bool may_go(const Row& row, std::size_t entry, std::uint32_t before) const;
+  // What all rows hold and need.
+  struct Totals {
+    std::int64_t clean = 0;
+    std::int64_t needed = 0;
+    double entering = 0;
+  };
+  Totals totals() const;
+  static std::int64_t share_of(const Row& row, const Totals& totals, std::size_t num_rows);
 
   // residency_prefetch.cpp
   void submit_fetches(std::uint32_t row, std::span<Hint> hints);

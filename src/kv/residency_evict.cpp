@@ -10,8 +10,32 @@ namespace {
 
 // For loads: all that the call at hand has not named.
 constexpr std::uint32_t kAnyTime = 0;
+// A row may be above its share by such a part before it gives for others, which costs a scan of it.
+constexpr std::int64_t kSlackParts = 16;
 
 }  // namespace
+
+Residency::Totals Residency::totals() const {
+  Totals totals;
+  for (const Row& row : rows_) {
+    totals.clean += row.clean;
+    totals.needed += row.needed;
+    totals.entering += static_cast<double>(row.entering);
+  }
+  return totals;
+}
+
+std::int64_t Residency::share_of(const Row& row, const Totals& totals, std::size_t num_rows) {
+  const auto rows = static_cast<double>(num_rows);
+  const auto clean = static_cast<double>(totals.clean);
+  const auto needed = static_cast<double>(totals.needed);
+  if (clean <= needed) {
+    return static_cast<std::int64_t>(clean * row.needed / needed);
+  }
+  const double part =
+      totals.entering > 0 ? static_cast<double>(row.entering) / totals.entering : 1 / rows;
+  return row.needed + static_cast<std::int64_t>((clean - needed) * part);
+}
 
 void Residency::acquire(std::size_t row_index, std::size_t count, TransferPriority priority,
                         std::vector<SlotId>& out) {
@@ -19,23 +43,24 @@ void Residency::acquire(std::size_t row_index, std::size_t count, TransferPriori
   const auto wanted = static_cast<std::int64_t>(count);
   const bool is_demand = priority == TransferPriority::kDemand;
   bool has_settled = false;
+  const Totals all = totals();
   while (pool.num_free() < wanted) {
     const std::int64_t missing = wanted - pool.num_free();
-    std::int64_t total = 0;
-    std::size_t largest = rows_.size();
+    std::size_t largest = rows_.size();  // the row that is most above its share
+    std::int64_t largest_surplus = 0;
     for (std::size_t r = 0; r < rows_.size(); ++r) {
-      total += rows_[r].clean;
-      if (!exhausted_[r] && (largest == rows_.size() || rows_[r].clean > rows_[largest].clean)) {
+      const std::int64_t surplus = rows_[r].clean - share_of(rows_[r], all, rows_.size());
+      if (!exhausted_[r] && (largest == rows_.size() || surplus > largest_surplus)) {
         largest = r;
+        largest_surplus = surplus;
       }
     }
-    const std::int64_t share = total / static_cast<std::int64_t>(rows_.size());
     std::size_t victim = row_index;
     std::int64_t most = missing;
     if (largest < rows_.size() && largest != row_index &&
-        rows_[largest].clean > share + share / 4 + 1) {
+        largest_surplus > rows_[largest].clean / kSlackParts + 1) {
       victim = largest;
-      most = std::min(missing, rows_[largest].clean - share);
+      most = std::min(missing, largest_surplus);
     } else if (exhausted_[row_index]) {
       victim = is_demand ? largest : rows_.size();
     }

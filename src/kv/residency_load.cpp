@@ -48,6 +48,7 @@ void Residency::begin_layer(int layer) {
   layer_first_row_ = first_row_of_layer_[static_cast<std::size_t>(layer)];
   for (std::size_t r = layer_first_row_; r < rows_.size() && rows_[r].blocks.layer == layer; ++r) {
     rows_[r].begun = now_;
+    rows_[r].needed = 0;
   }
 }
 
@@ -60,6 +61,7 @@ bool Residency::need(int kv_head, BlockId block) {
   }
   stamp_[entry] = now_;
   ++counters_.blocks_needed;
+  ++rows_[index].needed;
   layer_is_read_ = true;
   if ((state & kFetched) != 0) {
     ++source_counts(entry).useful;
