@@ -148,7 +148,7 @@ void BlockLoader::drop_what_is_not(int layer, std::span<SelectedBlocks> selected
 }
 
 // Of a row whose result nobody uses, what is enough to ask the next layers the right questions. The
-// others are wanted too: they stay where they are.
+// others stay in the fast tier all the same: the next row will want them.
 void BlockLoader::keep_heaviest(int layer, SelectedBlocks& list) {
   const std::size_t most = std::max(kLeastProbeBlocks, list.blocks.size() / kProbeParts);
   if (found_.size() <= most) {
@@ -159,8 +159,7 @@ void BlockLoader::keep_heaviest(int layer, SelectedBlocks& list) {
                    is_heavier);
   const BlockTableView table = table_of(layer, list.sequence);
   for (auto left = found_.begin() + static_cast<std::ptrdiff_t>(most) - 1; left != own; ++left) {
-    wanted_.push_back(
-        {layer, list.kv_head, table[static_cast<std::size_t>(left->entry)], left->mass, true});
+    spared_.push_back({list.kv_head, table[static_cast<std::size_t>(left->entry)]});
   }
   for (std::size_t i = 0; i + 1 < most; ++i) {
     list.blocks[i] = found_[i].entry;
@@ -197,6 +196,7 @@ void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
   Residency& residency = *kv_->residency();
   residency.begin_layer(layer);
   wanted_.clear();
+  spared_.clear();
   if (may_drop) {
     need_what_is_waited_for(layer, selected);
     drop_what_is_not(layer, selected);
@@ -215,6 +215,9 @@ void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
     };
     visit_lists(layer, selected, note_lost);
     visit_dense_rows(layer, note_lost);
+  }
+  for (const auto& [kv_head, block] : spared_) {
+    residency.hint(layer, kv_head, block, hint_rows_);
   }
   merge_wanted();
   lookahead_.on_loaded(layer, selected, wanted_);

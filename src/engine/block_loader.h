@@ -89,6 +89,11 @@ class BlockLoader final : public SelectionListener {
   }
   std::vector<Listed> missing_;
   std::vector<Listed> found_;
+  struct HeadBlock {
+    int kv_head;
+    BlockId block;
+  };
+  std::vector<HeadBlock> spared_;  // by probes
   std::vector<WantedBlock> wanted_;
   MissedMass missed_;
 };

@@ -10,8 +10,8 @@ namespace {
 
 // For loads: all that the call at hand has not named.
 constexpr std::uint32_t kAnyTime = 0;
-// A row may be above its share by such a part before it gives for others, which costs a scan of it.
-constexpr std::int64_t kSlackParts = 16;
+// A row gives for others when it is above its share by so many blocks: it costs a scan of it.
+constexpr std::int64_t kSlackBlocks = 8;
 
 }  // namespace
 
@@ -57,12 +57,11 @@ void Residency::acquire(std::size_t row_index, std::size_t count, TransferPriori
     }
     std::size_t victim = row_index;
     std::int64_t most = missing;
-    if (largest < rows_.size() && largest != row_index &&
-        largest_surplus > rows_[largest].clean / kSlackParts + 1) {
+    if (largest < rows_.size() && largest != row_index && largest_surplus > kSlackBlocks) {
       victim = largest;
       most = std::min(missing, largest_surplus);
     } else if (exhausted_[row_index]) {
-      victim = is_demand ? largest : rows_.size();
+      victim = is_demand || largest_surplus > 0 ? largest : rows_.size();
     }
     if (victim == rows_.size()) {
       // What prefetches hold is theirs who need it now.
