@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "attention/attention_scratch.h"
-#include "attention/block_store.h"
 #include "attention/coarse_scan.h"
 #include "attention/kernel_table.h"
 #include "attention/row_ranker.h"
+#include "attention/row_writer.h"
 #include "attention/work_plan.h"
 #include "base/check.h"
 #include "kv/block_layout.h"
@@ -81,6 +81,7 @@ class CpuPagedAttention final : public PagedAttention {
         ranker_({spec.num_layers, spec.num_kv_heads, shape_.group, spec.head_dim,
                  options.scale * kLog2E, options.max_threads, options.cpu_level},
                 options.sparse),
+        writer_(spec),
         num_to_rank_(static_cast<std::size_t>(options.max_threads),
                      std::vector<int>(static_cast<std::size_t>(spec.num_kv_heads))),
         plans_(groups_.size()),
@@ -144,41 +145,14 @@ class CpuPagedAttention final : public PagedAttention {
     for (auto& next : next_item_) {
       next.store(0, std::memory_order_relaxed);
     }
-    store_runs_.clear();
-    for (std::size_t s = 0; s < sequences.size(); ++s) {
-      add_store_runs(static_cast<int>(s), sequences[s]);
-    }
+    writer_.plan(sequences_);
   }
 
   void store(int layer, const KVLayerView& layer_view, const KeyIndexView& index, RowsView keys,
              RowsView values, int thread, int num_threads) override {
-    const std::size_t group = group_of_layer_[static_cast<std::size_t>(layer)];
-    const std::size_t units = store_runs_.size() * static_cast<std::size_t>(num_kv_heads_);
-    const auto border = [&](int i) {
-      return units * static_cast<std::size_t>(i) / static_cast<std::size_t>(num_threads);
-    };
-    for (std::size_t unit = border(thread); unit < border(thread + 1); ++unit) {
-      const StoreRun& run = store_runs_[unit / static_cast<std::size_t>(num_kv_heads_)];
-      const int head = static_cast<int>(unit % static_cast<std::size_t>(num_kv_heads_));
-      const BlockTableView table = sequences_[static_cast<std::size_t>(run.sequence)].tables[group];
-      const BlockId block = table[static_cast<std::size_t>(run.block)];
-      KAREZ_DCHECK(!block.is_none(), "a row to be stored has no block");
-      const auto rows_of = [&](RowsView view) {
-        return TokenRows{view.data + static_cast<std::size_t>(run.row) * view.row_stride +
-                             static_cast<std::size_t>(head * head_dim_),
-                         view.row_stride};
-      };
-      const bool is_indexed = !index.is_none() && layer >= sparse_.dense_layers;
-      if (is_indexed) {
-        // Few bytes of each of its lines are written: their way here takes longer than the writing.
-        fetch_record(index.record(head, block), key_index_block_bytes(index.kind(), head_dim_));
-      }
-      store_in_block(type_, head_dim_, layer_view.slot(head, block), run.first_token,
-                     run.num_tokens, rows_of(keys), rows_of(values));
-      if (is_indexed) {
-        store_index(index, run, head, block, rows_of(keys), layer_view.slot(head, block));
-      }
-    }
+    const bool is_indexed = layer >= sparse_.dense_layers;
+    writer_.run(group_of_layer_[static_cast<std::size_t>(layer)], layer_view,
+                is_indexed ? index : KeyIndexView(), keys, values, thread, num_threads);
   }
 
   void select(int layer, const KeyIndexView& index, RowsView queries, int thread,
@@ -277,14 +251,6 @@ class CpuPagedAttention final : public PagedAttention {
   }
 
  private:
-  // Consecutive rows that lie in one block.
-  struct StoreRun {
-    int sequence;
-    int block;
-    int first_token;
-    int num_tokens;
-    int row;  // in the batch
-  };
   struct Step {
     int layer;
     const KVLayerView& view;
@@ -303,27 +269,6 @@ class CpuPagedAttention final : public PagedAttention {
                             : plans_[group_of_layer_[static_cast<std::size_t>(layer)]];
   }
 
-  static void fetch_record(const std::byte* record, std::size_t bytes) {
-    for (std::size_t line = 0; line < bytes; line += kCacheLineBytes) {
-      __builtin_prefetch(record + line, 1);
-    }
-  }
-
-  void store_index(const KeyIndexView& index, const StoreRun& run, int head, BlockId block,
-                   TokenRows keys, const std::byte* slot) const {
-    std::byte* record = index.record(head, block);
-    if (codes_tokens(index.kind())) {
-      const float* centre =
-          index.centres() == nullptr ? nullptr : index.centres() + head * head_dim_;
-      index_tokens(index.kind(), head_dim_, record, run.first_token, run.num_tokens, keys, centre);
-      if (index.has_coarse() && run.first_token + run.num_tokens == kBlockSize) {
-        index_mean(head_dim_, index.coarse_record(head, block), type_, slot, centre);
-      }
-    } else if (run.first_token + run.num_tokens == kBlockSize) {
-      index_block(index.kind(), head_dim_, record, type_, slot);
-    }
-  }
-
   std::size_t partial_bytes() const {
     Carver carver(nullptr);
     take_partial(carver, head_dim_);
@@ -333,18 +278,6 @@ class CpuPagedAttention final : public PagedAttention {
     const auto index = static_cast<std::size_t>(job.first_split_chunk + chunk - job.chunk_begin);
     Carver carver(partials_.data() + index * partial_bytes());
     return take_partial(carver, head_dim_);
-  }
-
-  void add_store_runs(int sequence, const SequenceRows& rows) {
-    int row = 0;
-    while (row < rows.num_rows) {
-      const int position = rows.first_position + row;
-      const int first_token = position % kBlockSize;
-      const int num_tokens = std::min(kBlockSize - first_token, rows.num_rows - row);
-      store_runs_.push_back(
-          {sequence, position / kBlockSize, first_token, num_tokens, rows.first_row + row});
-      row += num_tokens;
-    }
   }
 
   // Of a sparse row's job.
@@ -556,14 +489,14 @@ class CpuPagedAttention final : public PagedAttention {
   RecallShape recall_shape_;
   RowSelector selector_;
   RowRanker ranker_;
+  RowWriter writer_;
   std::vector<std::vector<int>> num_to_rank_;  // [threads][num_kv_heads]
   SelectionListener* listener_ = nullptr;      // borrowed
 
   std::vector<SequenceRows> sequences_;
   GroupPlan sparse_plan_;  // of the layers that select; if there are sparse rows
   bool has_sparse_rows_ = false;
-  std::vector<GroupPlan> plans_;  // [num_layer_groups]
-  std::vector<StoreRun> store_runs_;
+  std::vector<GroupPlan> plans_;              // [num_layer_groups]
   std::vector<std::int64_t> dropped_blocks_;  // [num_layers], from the lists
   std::vector<std::atomic<int>> next_item_;   // [num_layers]
   std::vector<SplitCounter> counters_;        // by TileJob::split_index

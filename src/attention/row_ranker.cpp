@@ -1,16 +1,15 @@
 #include "attention/row_ranker.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
 
+#include "attention/attention_scratch.h"
 #include "attention/coarse_scan.h"
 #include "attention/index_query.h"
-#include "attention/attention_scratch.h"
 
 namespace karez {
 namespace {

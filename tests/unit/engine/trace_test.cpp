@@ -30,7 +30,7 @@ constexpr int kNumLayers = 3;
 
 // Loads what a layer needs, then guesses some blocks of the next layer, others in each step.
 struct GuessingLoader final : SelectionListener {
-  void on_selected(int layer, std::span<const SelectedBlocks> selected) override {
+  void on_selected(int layer, std::span<SelectedBlocks> selected) override {
     loader.on_selected(layer, selected);
     const BlockTableView table = kv->table(sequence, 0);
     for (std::size_t i = step % 4; i < table.size(); i += 4) {

@@ -23,7 +23,9 @@ std::set<std::string> all_matches(const std::string& text, const std::regex& pat
 
 TEST(MetricsDoc, NamesExactlyTheMetricsOfThePage) {
   ServerMetrics metrics;
-  metrics.set_engine([] { return EngineStats(); }, 16, 8);
+  EngineStats stats;
+  stats.has_speculation = true;
+  metrics.set_engine([stats] { return stats; }, 16, 8);
   metrics.set_connections([] { return std::size_t{0}; });
   const std::set<std::string> on_page =
       all_matches(metrics.page(), std::regex("# TYPE ([a-z0-9_:]+) "));
