@@ -80,7 +80,9 @@ Expected<BenchOptions> read_flags(const BenchFlags& flags) {
     return fail(on_miss.error());
   }
   options.on_miss = *on_miss;
-  if (auto usable = check_lookahead(flags.tiers, {}, options.home, options.sparse); !usable) {
+  SpecOptions no_drafts;  // probes are what the tokens say
+  if (auto usable = check_lookahead(flags.tiers, no_drafts, options.home, options.sparse);
+      !usable) {
     return fail(std::move(usable.error()));
   }
   for (const std::string& text : flags.variants) {
@@ -92,7 +94,8 @@ Expected<BenchOptions> read_flags(const BenchFlags& flags) {
     tiers.lookahead = to_string(variant->sources);
     HomeOptions home_of_variant = options.home;
     SparseOptions sparse_of_variant = options.sparse;
-    if (auto usable = check_lookahead(tiers, {}, home_of_variant, sparse_of_variant); !usable) {
+    if (auto usable = check_lookahead(tiers, no_drafts, home_of_variant, sparse_of_variant);
+        !usable) {
       return fail(std::move(usable.error()));
     }
     options.variants.push_back(*variant);
@@ -200,6 +203,10 @@ void add_bench_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1, kMaxDepth));
   add_selection_flags(*bench, flags->sparse);
   add_tier_flags(*bench, flags->tiers);
+  bench
+      ->add_flag("--agreement", flags->options.agreement,
+                 "Measure too how well guesses agree with what rows then select")
+      ->group("Tiers below --kv-fast-bytes");
   bench
       ->add_option(
           "--variant", flags->variants,

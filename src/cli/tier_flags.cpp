@@ -96,7 +96,7 @@ Expected<HomeOptions> check_tier_flags(const TierFlags& flags) {
   return options;
 }
 
-Expected<void> check_lookahead(const TierFlags& flags, const SpecOptions& spec, HomeOptions& home,
+Expected<void> check_lookahead(const TierFlags& flags, SpecOptions& spec, HomeOptions& home,
                                SparseOptions& sparse) {
   const auto sources = parse_lookahead(flags.lookahead);
   if (!sources) {
@@ -130,6 +130,7 @@ Expected<void> check_lookahead(const TierFlags& flags, const SpecOptions& spec, 
                 fmt::format("--fetch-cap is {}, which needs --lookahead", flags.fetch_cap));
   }
   home.lookahead = {*sources, *cap};
+  spec.lengths.num_probes = sources->contains(LookaheadSource::kProbe) ? 1 : 0;
   add_what_lookahead_needs(*sources, sparse);
   return {};
 }

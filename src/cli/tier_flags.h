@@ -30,9 +30,10 @@ void add_tier_flags(CLI::App& command, TierFlags& flags);
 
 // Fails: kInvalidArgument naming the flag, its value and what is allowed.
 Expected<HomeOptions> check_tier_flags(const TierFlags& flags);
-// --lookahead and --fetch-cap, into `home`; makes `sparse` tell what the sources need. After the
-// checks of all three. Fails: kInvalidArgument for a source that has nothing to go by.
-Expected<void> check_lookahead(const TierFlags& flags, const SpecOptions& spec, HomeOptions& home,
+// --lookahead and --fetch-cap, into `home`; makes `sparse` tell, and `spec` draft, what the sources
+// need. After the checks of all three. Fails: kInvalidArgument for a source that has nothing to go
+// by.
+Expected<void> check_lookahead(const TierFlags& flags, SpecOptions& spec, HomeOptions& home,
                                SparseOptions& sparse);
 // A bound makes `sparse` tell what lists are worth.
 // Fails: kInvalidArgument for another text, or a bound without rows that select or without a tier.

@@ -249,6 +249,7 @@ class Bench {
 
   // One of our engines with what it needs.
   struct Mode {
+    std::unique_ptr<LookaheadMeter> meter;
     std::unique_ptr<BlockLoader> loader;
     std::unique_ptr<ModelRunner> runner;
     std::unique_ptr<KVCacheManager> kv;
@@ -269,6 +270,11 @@ class Bench {
     const bool has_home = options_.home.is_on() && token_budget != 0 && !variant.is_resident;
     if (has_home) {
       add_what_lookahead_needs(variant.sources, sparse);
+    }
+    if (has_home && options_.agreement) {
+      sparse.list_masses = true;
+      mode.meter = std::make_unique<LookaheadMeter>();
+      mode.loader->set_meter(mode.meter.get());
     }
     auto runner = load_model(options_.model_path,
                              {.num_threads = options_.num_threads,
@@ -341,7 +347,7 @@ class Bench {
     mode.labels.kv_fast_bytes = max_running == 0 ? (*kv)->stats().cap_bytes : *cap;
     mode.labels.weight_read_bytes = config.weight_bytes;
     mode.engine = make_karez_bench_engine(**runner, **kv, key_index->get(),
-                                          has_home ? mode.loader.get() : nullptr,
+                                          has_home ? mode.loader.get() : nullptr, mode.meter.get(),
                                           options_.step_tokens, max_running);
     mode.runner = std::move(*runner);
     mode.kv = std::move(*kv);

@@ -32,6 +32,7 @@ struct BenchOptions {
   std::int64_t kv_fast_bytes = 0;      // cap of the KV store; 0: what the run needs
   HomeOptions home;                    // below it; then the cap may be less than the run needs
   std::vector<BenchVariant> variants;  // of sparse decode, side by side; empty: as `home` says
+  bool agreement = false;              // measure how well guesses agree with what rows then select
   OnMiss on_miss;  // of sparse decode with a home; a bound needs sparse.list_masses
   bool compare_llama = false;
   std::string peer_settings = "auto";  // see bench_peer.h

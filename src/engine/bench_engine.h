@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/lookahead_meter.h"
 #include "engine/missed_mass.h"
 #include "kv/prefetch_stats.h"
 #include "model/forward_batch.h"
@@ -35,6 +36,7 @@ struct BenchTraffic {
   std::int64_t bytes_written = 0;
   MissedMass missed;
   PrefetchStats prefetch;
+  std::optional<LookaheadMeter::Figures> agreement;
 };
 
 // One measured decode: seconds of all its steps, and where they went if the engine tells.
@@ -64,12 +66,13 @@ class BenchEngine {
 
 // All must outlive the engine; kv needs room for 1 + the copies, or a home tier. key_index: from
 // attach_key_index(), or null; with one, decoded rows are sparse. loader: the runner's selection
-// listener, for a store with a home tier; else null.
+// listener, for a store with a home tier; else null. meter: the loader's, or null.
 // max_running > 0: only so many copies exist at a time. Others stand for requests that wait: they
 // run when the first ones have ended, over the same keys and values, which costs the same.
 std::unique_ptr<BenchEngine> make_karez_bench_engine(ModelRunner& runner, KVCacheManager& kv,
                                                      KeyIndex* key_index, BlockLoader* loader,
-                                                     int step_tokens, int max_running = 0);
+                                                     LookaheadMeter* meter, int step_tokens,
+                                                     int max_running = 0);
 // `reference` must outlive the engine. The base is the first copy.
 std::unique_ptr<BenchEngine> make_llama_bench_engine(LlamaReference& reference, int step_tokens);
 

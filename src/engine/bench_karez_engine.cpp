@@ -25,11 +25,12 @@ Status no_room(const KVCacheManager& kv, std::string_view what) {
 class KarezBenchEngine final : public BenchEngine {
  public:
   KarezBenchEngine(ModelRunner& runner, KVCacheManager& kv, KeyIndex* key_index,
-                   BlockLoader* loader, int step_tokens, int max_running)
+                   BlockLoader* loader, LookaheadMeter* meter, int step_tokens, int max_running)
       : runner_(runner),
         kv_(kv),
         key_index_(key_index),
         loader_(loader),
+        meter_(meter),
         step_tokens_(step_tokens),
         max_running_(max_running),
         base_(kv.open()) {}
@@ -109,6 +110,9 @@ class KarezBenchEngine final : public BenchEngine {
                                     .bytes_written = after.bytes_written - before->bytes_written,
                                     .missed = loader_->take_missed(),
                                     .prefetch = after.prefetch.since(before->prefetch)};
+      if (meter_ != nullptr) {
+        result.traffic->agreement = meter_->take();
+      }
     }
     return result;
   }
@@ -234,6 +238,7 @@ class KarezBenchEngine final : public BenchEngine {
   KVCacheManager& kv_;
   KeyIndex* key_index_;
   BlockLoader* loader_;
+  LookaheadMeter* meter_;
   int step_tokens_;
   int max_running_;     // 0: all
   int num_wanted_ = 0;  // copies; no more than max_running_ exist
@@ -247,8 +252,9 @@ class KarezBenchEngine final : public BenchEngine {
 
 std::unique_ptr<BenchEngine> make_karez_bench_engine(ModelRunner& runner, KVCacheManager& kv,
                                                      KeyIndex* key_index, BlockLoader* loader,
-                                                     int step_tokens, int max_running) {
-  return std::make_unique<KarezBenchEngine>(runner, kv, key_index, loader, step_tokens,
+                                                     LookaheadMeter* meter, int step_tokens,
+                                                     int max_running) {
+  return std::make_unique<KarezBenchEngine>(runner, kv, key_index, loader, meter, step_tokens,
                                             max_running);
 }
 

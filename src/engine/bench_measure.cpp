@@ -205,6 +205,7 @@ class Measurement {
         run.blocks_skipped = static_cast<double>(traffic->missed.blocks_skipped) / steps;
         run.missed_mass_mean = traffic->missed.mean();
         run.missed_mass_worst = traffic->missed.worst;
+        run.agreement = traffic->agreement;
         const PrefetchStats& prefetch = traffic->prefetch;
         run.layers_ready_share = static_cast<double>(prefetch.layers_ready) /
                                  std::max(1.0, static_cast<double>(prefetch.layers_read));

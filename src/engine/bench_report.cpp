@@ -48,6 +48,31 @@ nlohmann::json lookahead_to_json(const BenchLookahead& lookahead) {
   return json;
 }
 
+nlohmann::json agreement_to_json(const AgreementFigures& figures) {
+  return {{"lists", figures.lists},
+          {"agreement_mean", figures.agreement_mean},
+          {"agreement_p1", figures.agreement_p1},
+          {"agreement_worst", figures.agreement_worst},
+          {"mass_mean", figures.mass_mean},
+          {"mass_p1", figures.mass_p1},
+          {"mass_worst", figures.mass_worst}};
+}
+
+std::string agreement_lines(const LookaheadMeter::Figures& figures) {
+  std::string text;
+  for (const auto& [name, of] :
+       {std::pair("the row before", &figures.previous), std::pair("a probe", &figures.probe)}) {
+    if (of->lists > 0) {
+      text += fmt::format(
+          "\n  {} names {:.2f} % of what a row selects ({:.1f} % at p1, {:.1f} % at worst), with "
+          "{:.2f} % of its attention ({:.1f} %, {:.1f} %)",
+          name, of->agreement_mean * 100, of->agreement_p1 * 100, of->agreement_worst * 100,
+          of->mass_mean * 100, of->mass_p1 * 100, of->mass_worst * 100);
+    }
+  }
+  return text;
+}
+
 nlohmann::json run_to_json(const BenchRun& run) {
   nlohmann::json json = {
       {"engine", run.engine},
@@ -99,6 +124,10 @@ nlohmann::json run_to_json(const BenchRun& run) {
   }
   if (run.lookahead) {
     json["lookahead"] = lookahead_to_json(*run.lookahead);
+  }
+  if (run.agreement) {
+    json["agreement"] = {{"previous", agreement_to_json(run.agreement->previous)},
+                         {"probe", agreement_to_json(run.agreement->probe)}};
   }
   if (run.decode_over_dense) {
     json["decode_over_dense"] = *run.decode_over_dense;
@@ -278,6 +307,9 @@ std::string to_table(const BenchReport& report) {
     }
     if (run.lookahead) {
       text += lookahead_lines(*run.lookahead);
+    }
+    if (run.agreement) {
+      text += agreement_lines(*run.agreement);
     }
     if (run.blocks_skipped > 0) {
       fmt::format_to(

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/lookahead_meter.h"
 #include "kv/prefetch_stats.h"
 
 namespace karez {
@@ -51,20 +52,21 @@ struct BenchRun {
   std::vector<double> decode_repetitions;   // tokens per second
 
   // karez only
-  int running = 0;                          // sequences that fit under the cap at once; 0: all
-  std::string home;                         // where the full KV is; empty: in the fast tier alone
-  double home_misses = 0;                   // blocks that a step waits for, mean
-  double home_miss_share = 0;               // of the blocks that it needs
-  double home_read_bytes = 0;               // a step
-  double home_written_bytes = 0;            // a step
-  std::string variant;                      // lookahead and pool; empty without a home
-  std::string on_miss;                      // what rows do about misses; empty without a home
-  double blocks_skipped = 0;                // a step, mean
-  double missed_mass_mean = 0;              // of the lists: share of the attention that was skipped
-  double missed_mass_worst = 0;             // of one list
-  double layers_ready_share = 0;            // of the layers, all they needed was there
-  std::optional<BenchLookahead> lookahead;  // if there were guesses
-  double read_bandwidth_bytes_per_second = 0;  // of the machine, beside the median repetition
+  int running = 0;                // sequences that fit under the cap at once; 0: all
+  std::string home;               // where the full KV is; empty: in the fast tier alone
+  double home_misses = 0;         // blocks that a step waits for, mean
+  double home_miss_share = 0;     // of the blocks that it needs
+  double home_read_bytes = 0;     // a step
+  double home_written_bytes = 0;  // a step
+  std::string variant;            // lookahead and pool; empty without a home
+  std::string on_miss;            // what rows do about misses; empty without a home
+  double blocks_skipped = 0;      // a step, mean
+  double missed_mass_mean = 0;    // of the lists: share of the attention that was skipped
+  double missed_mass_worst = 0;   // of one list
+  double layers_ready_share = 0;  // of the layers, all they needed was there
+  std::optional<LookaheadMeter::Figures> agreement;  // if it was measured
+  std::optional<BenchLookahead> lookahead;           // if there were guesses
+  double read_bandwidth_bytes_per_second = 0;        // of the machine, beside the median repetition
   std::int64_t kv_read_bytes = 0;              // a step, keys, values, index once per sequence
   std::int64_t weight_read_bytes = 0;          // a step, all weights once
   std::optional<double> bandwidth_share;       // bytes of a step / its time / machine's bandwidth

@@ -193,6 +193,9 @@ void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
     first = std::min(first, list.position);
     may_drop = may_drop || list.is_hint;
   }
+  if (meter_ != nullptr) {
+    meter_->note(layer, selected);
+  }
   Residency& residency = *kv_->residency();
   residency.begin_layer(layer);
   wanted_.clear();

@@ -19,6 +19,7 @@
 #include "attention/row_selector.h"
 #include "attention/sequence_rows.h"
 #include "engine/lookahead.h"
+#include "engine/lookahead_meter.h"
 #include "engine/missed_mass.h"
 #include "engine/on_miss.h"
 #include "engine/wanted_blocks.h"
@@ -55,6 +56,9 @@ class BlockLoader final : public SelectionListener {
   // Whether hint rows are of use (--lookahead probe).
   bool wants_probes() const { return lookahead_.uses(LookaheadSource::kProbe); }
 
+  // Told of all lists. Borrowed; null: none.
+  void set_meter(LookaheadMeter* meter) { meter_ = meter; }
+
   // What lists of the last layer went without: each block once, heaviest first.
   std::span<const WantedBlock> wanted() const { return wanted_; }
 
@@ -75,6 +79,7 @@ class BlockLoader final : public SelectionListener {
 
   OnMiss on_miss_;
   Lookahead lookahead_;
+  LookaheadMeter* meter_ = nullptr;
   LookaheadSource hint_rows_ = LookaheadSource::kProbe;  // of the step
   KVCacheManager* kv_ = nullptr;  // between begin_step() and end_step(), if it has a home tier
   std::span<const SequenceRows> sequences_;

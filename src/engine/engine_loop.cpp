@@ -125,10 +125,10 @@ void EngineLoop::draft() {
                        std::max(0, choice.tokens_left() - 1),
                        candidate.kv});
   }
-  std::vector<std::vector<TokenId>> drafts = speculation_->draft(queries);
+  std::vector<DraftRows> drafts = speculation_->draft(queries);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (!drafts[i].empty()) {
-      scheduler_.set_drafts(candidates[i].key, {std::move(drafts[i])});
+    if (!drafts[i].tokens.empty()) {
+      scheduler_.set_drafts(candidates[i].key, {std::move(drafts[i].tokens), drafts[i].num_probes});
     }
   }
 }

@@ -49,9 +49,10 @@ struct StepContext {
   int first_sparse_position;
 };
 
-// Runs tokens that extend() has made room for. Logits of the last num_outputs rows.
+// Runs tokens that extend() has made room for. Logits of the last num_outputs rows before the hint
+// rows.
 Expected<std::span<const float>> forward(const StepContext& step, std::span<const TokenId> tokens,
-                                         int num_outputs) {
+                                         int num_outputs, int num_hint_rows = 0) {
   KVCacheManager& kv = step.kv;
   const BlockPin pin = kv.pin(step.sequence);
   ForwardBatch batch;
@@ -64,7 +65,9 @@ Expected<std::span<const float>> forward(const StepContext& step, std::span<cons
   rows.num_rows = static_cast<int>(tokens.size());
   rows.first_position = kv.num_tokens(step.sequence) - rows.num_rows;
   rows.first_sparse_position = step.first_sparse_position;
-  for (int row = rows.num_rows - num_outputs; row < rows.num_rows; ++row) {
+  rows.num_hint_rows = num_hint_rows;
+  const int end = rows.num_rows - num_hint_rows;
+  for (int row = end - num_outputs; row < end; ++row) {
     batch.output_rows.push_back(row);
   }
   batch.sequences.push_back(std::move(rows));
@@ -146,7 +149,7 @@ class Drafts {
   // The token that came. True: it was the next draft, whose logits are there.
   bool accept(TokenId token) {
     came_.push_back(token);
-    if (num_accepted_ < guesses_.size() && guesses_[num_accepted_] == token) {
+    if (num_accepted_ < num_verified() && guesses_[num_accepted_] == token) {
       ++num_accepted_;
       return true;
     }
@@ -160,10 +163,16 @@ class Drafts {
     }
     tell();
     const DraftQuery query{kSequence, tokens, max_drafts, kv};
-    guesses_ = speculation_->draft(std::span(&query, 1)).front();
+    DraftRows rows = speculation_->draft(std::span(&query, 1)).front();
+    guesses_ = std::move(rows.tokens);
+    num_probes_ = rows.num_probes;
     return guesses_;
   }
-  void give_up() { guesses_.clear(); }
+  int num_probes() const { return num_probes_; }
+  void give_up() {
+    guesses_.clear();
+    num_probes_ = 0;
+  }
   void note_step(int rows, double seconds) {
     if (speculation_ != nullptr) {
       speculation_->note_step(rows, seconds);
@@ -173,14 +182,18 @@ class Drafts {
  private:
   static constexpr DraftSequence kSequence{};
 
+  std::size_t num_verified() const {
+    return guesses_.size() - static_cast<std::size_t>(num_probes_);
+  }
   void tell() {
-    speculation_->note(kSequence, static_cast<int>(guesses_.size()), came_);
-    guesses_.clear();
+    speculation_->note(kSequence, static_cast<int>(num_verified()), came_);
+    give_up();
     came_.clear();
   }
 
   Speculation* speculation_;  // may be null
   std::vector<TokenId> guesses_;
+  int num_probes_ = 0;  // the last of them
   std::vector<TokenId> came_;
   std::size_t num_accepted_ = 0;
 };
@@ -410,8 +423,8 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
       return end_text(FinishReason::kLength);
     }
     const auto step_start = SteadyClock::now();
-    auto output =
-        forward(step, std::span(rows).first(static_cast<std::size_t>(num_rows)), num_rows);
+    auto output = forward(step, std::span(rows).first(static_cast<std::size_t>(num_rows)),
+                          num_rows - drafts.num_probes(), drafts.num_probes());
     if (!output) {
       return fail(std::move(output.error()));
     }

@@ -111,7 +111,13 @@ Expected<std::unique_ptr<Speculation>> make_speculation(
   std::unique_ptr<DraftProposer> proposer;
   switch (options.type) {
     case SpecType::kNone:
-      return std::unique_ptr<Speculation>();
+      if (options.lengths.num_probes == 0) {
+        return std::unique_ptr<Speculation>();
+      }
+      // Any guess will do: it is never verified.
+      return std::make_unique<Speculation>(
+          SpeculationOptions{.max_drafts = 0, .num_probes = options.lengths.num_probes},
+          std::make_unique<NgramProposer>(NgramOptions{.min_match = 1}));
     case SpecType::kNgram:
       proposer = std::make_unique<NgramProposer>(options.ngram);
       break;

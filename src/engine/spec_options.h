@@ -29,7 +29,7 @@ Expected<SpecType> parse_spec_type(std::string_view name);
 
 struct SpecOptions {
   SpecType type = SpecType::kNone;
-  SpeculationOptions lengths;
+  SpeculationOptions lengths;  // with probes somebody drafts for kNone too
   NgramOptions ngram;
   std::string draft_model_path;
   std::optional<std::int64_t> draft_kv_bytes;  // none: as many tokens as the target's fast tier

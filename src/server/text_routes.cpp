@@ -182,6 +182,7 @@ std::string answer_kv_map(const KvMap* map) {
 }
 
 std::string answer_stats(const EngineStats& stats, const ModelInfo& model) {
+  const PrefetchStats::BySource fetched = stats.tiers.prefetch.total();
   return dump({{"model", model.name},
                {"requests_running", stats.requests_running},
                {"requests_waiting", stats.requests_waiting},
@@ -203,6 +204,15 @@ std::string answer_stats(const EngineStats& stats, const ModelInfo& model) {
                {"home_bytes_read", stats.tiers.bytes_read},
                {"home_bytes_written", stats.tiers.bytes_written},
                {"stall_seconds", stats.tiers.stall_seconds},
+               {"lookahead_predicted", fetched.predicted},
+               {"lookahead_useful", fetched.useful},
+               {"lookahead_late", fetched.late},
+               {"lookahead_wasted", fetched.wasted},
+               {"layers_read", stats.tiers.prefetch.layers_read},
+               {"layers_ready", stats.tiers.prefetch.layers_ready},
+               {"has_speculation", stats.has_speculation},
+               {"draft_tokens", stats.speculation.draft_tokens},
+               {"accepted_draft_tokens", stats.speculation.accepted_tokens},
                {"blocks_skipped", stats.missed.blocks_skipped},
                {"missed_mass_mean", stats.missed.mean()},
                {"missed_mass_worst", stats.missed.worst},

@@ -16,14 +16,14 @@ constexpr double kLearning = 0.2;  // weight of one call in the time of a propos
 
 Speculation::Speculation(const SpeculationOptions& options, std::unique_ptr<DraftProposer> proposer)
     : options_(options), proposer_(std::move(proposer)) {
-  KAREZ_CHECK(options.max_drafts >= 1 && options.max_drafts <= kMaxDrafts &&
+  KAREZ_CHECK(options.max_drafts >= 0 && options.max_drafts <= kMaxDrafts &&
                   options.min_drafts >= 0 && options.min_drafts <= options.max_drafts,
               "the options of speculation are in range");
 }
 
-std::vector<std::vector<TokenId>> Speculation::draft(std::span<const DraftQuery> queries) {
+std::vector<DraftRows> Speculation::draft(std::span<const DraftQuery> queries) {
   using Clock = std::chrono::steady_clock;
-  std::vector<std::vector<TokenId>> drafts(queries.size());
+  std::vector<DraftRows> drafts(queries.size());
   const double cost =
       cost_.row_in_tokens(static_cast<int>(queries.size()), propose_seconds_per_token_);
   std::vector<DraftQuery> asked;
@@ -35,10 +35,12 @@ std::vector<std::vector<TokenId>> Speculation::draft(std::span<const DraftQuery>
     const int pays = std::max(state.policy.num_drafts(0, cost, most), options_.min_drafts);
     const bool tries_again = state.tokens_off >= kTryAgainTokens;
     const int wanted = proposer_->is_free() ? most : std::min(most, tries_again ? 1 : pays);
-    if (wanted > 0) {
-      asked.push_back({queries[i].sequence, queries[i].tokens, wanted, queries[i].kv});
+    const int probes = wanted > 0 || proposer_->is_free() ? options_.num_probes : 0;
+    const int all = std::min(wanted + probes, queries[i].max_drafts);
+    if (all > 0) {
+      asked.push_back({queries[i].sequence, queries[i].tokens, all, queries[i].kv});
       index.push_back(i);
-    } else if (pays == 0) {
+    } else if (pays == 0 && options_.max_drafts > 0) {
       switch_off(state, true);
     }
   }
@@ -58,17 +60,20 @@ std::vector<std::vector<TokenId>> Speculation::draft(std::span<const DraftQuery>
     if (proposal.tokens.empty()) {
       continue;
     }
-    int count = std::max(state.policy.num_drafts(proposal.confidence, cost, asked[i].max_drafts),
-                         std::min(options_.min_drafts, asked[i].max_drafts));
+    const int most = std::min(asked[i].max_drafts, options_.max_drafts);
+    int count = std::max(state.policy.num_drafts(proposal.confidence, cost, most),
+                         std::min(options_.min_drafts, most));
     if (!proposer_->is_free() && state.tokens_off >= kTryAgainTokens) {
       count = std::max(count, 1);
       state.tokens_off = 0;
     }
-    switch_off(state, count == 0);
+    switch_off(state, count == 0 && options_.max_drafts > 0);
     state.guess = std::move(proposal.tokens);
-    const auto kept = std::min(static_cast<std::size_t>(count), state.guess.size());
-    drafts[index[i]].assign(state.guess.begin(),
-                            state.guess.begin() + static_cast<std::ptrdiff_t>(kept));
+    const int num_guesses = static_cast<int>(state.guess.size());
+    const int kept = std::min(count, num_guesses);
+    DraftRows& rows = drafts[index[i]];
+    rows.num_probes = std::min(options_.num_probes, num_guesses - kept);
+    rows.tokens.assign(state.guess.begin(), state.guess.begin() + kept + rows.num_probes);
   }
   if (proposed > 0 && !proposer_->is_free()) {
     propose_seconds_per_token_ +=

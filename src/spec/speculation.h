@@ -24,8 +24,14 @@ namespace karez {
 inline constexpr int kMaxDrafts = 64;  // of one sequence and step
 
 struct SpeculationOptions {
-  int max_drafts = 16;  // 1 to kMaxDrafts
+  int max_drafts = 16;  // 0 to kMaxDrafts; 0: nothing is verified
   int min_drafts = 0;   // even where fewer would pay; 0 to max_drafts
+  int num_probes = 0;   // guesses behind the drafts that are not verified (--lookahead probe)
+};
+
+struct DraftRows {
+  std::vector<TokenId> tokens;
+  int num_probes = 0;  // the last of them
 };
 
 struct SpeculationStats {
@@ -49,9 +55,9 @@ class Speculation {
   // Requires: options are in their ranges.
   Speculation(const SpeculationOptions& options, std::unique_ptr<DraftProposer> proposer);
 
-  // [queries], the tokens to verify. queries: every sequence that generates in the step;
-  // max_drafts of a query: what it can use, 0 for none.
-  std::vector<std::vector<TokenId>> draft(std::span<const DraftQuery> queries);
+  // [queries]. queries: every sequence that generates in the step; max_drafts of a query: what it
+  // can use, 0 for none.
+  std::vector<DraftRows> draft(std::span<const DraftQuery> queries);
   // After the step: so many of the drafts were verified, and these tokens came, one more than were
   // accepted.
   void note(DraftSequence sequence, int num_verified, std::span<const TokenId> came);

@@ -28,7 +28,7 @@ class SpeculationTest : public testing::Test {
   // Returns how many drafts there were.
   int step(int max_drafts = 100) {
     const DraftQuery query{kSequence, tokens_, max_drafts};
-    const auto drafts = speculation_->draft(std::span(&query, 1)).front();
+    const auto drafts = speculation_->draft(std::span(&query, 1)).front().tokens;
     std::vector<TokenId> came;
     do {
       came.push_back(tokens_.back() + 1);
