@@ -109,7 +109,8 @@ class KarezBenchEngine final : public BenchEngine {
                                     .bytes_read = after.bytes_read - before->bytes_read,
                                     .bytes_written = after.bytes_written - before->bytes_written,
                                     .missed = loader_->take_missed(),
-                                    .prefetch = after.prefetch.since(before->prefetch)};
+                                    .prefetch = after.prefetch.since(before->prefetch),
+                                    .agreement = std::nullopt};
       if (meter_ != nullptr) {
         result.traffic->agreement = meter_->take();
       }
