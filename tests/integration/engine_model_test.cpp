@@ -22,6 +22,7 @@
 #include "engine/home_tier.h"
 #include "model/ggml_model_runner.h"
 #include "model/tokenizer.h"
+#include "support/borrowed_runner.h"
 #include "support/dequantised_copy.h"
 #include "support/model_files.h"
 #include "support/oracle.h"
@@ -33,20 +34,6 @@ namespace {
 constexpr int kPromptTokens = 600;  // more than the window of Gemma 3
 constexpr int kGenerated = 10;
 constexpr float kNearTie = 0.02F;  // of two log probabilities
-
-// Engines own their runner, and loading a model takes longer than a test of it.
-class BorrowedRunner final : public ModelRunner {
- public:
-  explicit BorrowedRunner(ModelRunner& runner) : runner_(runner) {}
-  const ModelConfig& config() const override { return runner_.config(); }
-  Expected<std::span<const float>> forward(const ForwardBatch& batch, KVCacheManager& kv) override {
-    return runner_.forward(batch, kv);
-  }
-  StepTimes take_step_times() override { return runner_.take_step_times(); }
-
- private:
-  ModelRunner& runner_;
-};
 
 // Passes on to the loader of the engine that has the runner; those without a home need none.
 class CurrentLoader final : public SelectionListener {
