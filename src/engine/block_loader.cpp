@@ -13,7 +13,7 @@ namespace karez {
 namespace {
 
 // A probe attends to a part of what it selects.
-constexpr std::size_t kProbeParts = 4;
+constexpr std::size_t kProbeParts = 2;
 constexpr std::size_t kLeastProbeBlocks = 16;
 
 }  // namespace
