@@ -101,11 +101,7 @@ class Residency {
   std::int64_t fetch_cap() const;
   // Blocks that a call needed of late and that were not there, or only because they were fetched
   // for it: how many to hint.
-  float num_entering(int layer, int kv_head) const {
-    return rows_[first_row_of_layer_[static_cast<std::size_t>(layer)] +
-                 static_cast<std::size_t>(kv_head)]
-        .entering;
-  }
+  float num_entering(int layer, int kv_head) const;
 
   // What moves, and when loads wait. Null: no trace; borrowed.
   void set_trace(TraceWriter* trace) {

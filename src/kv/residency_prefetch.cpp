@@ -33,6 +33,11 @@ std::int64_t Residency::fetch_cap() const {
   return std::max(static_cast<std::int64_t>(std::min(bytes, 1e15)), bytes_of(kLeastBlocks));
 }
 
+float Residency::num_entering(int layer, int kv_head) const {
+  const std::size_t first = first_row_of_layer_[static_cast<std::size_t>(layer)];
+  return rows_[first + static_cast<std::size_t>(kv_head)].entering;
+}
+
 void Residency::hint(int layer, int kv_head, BlockId block, LookaheadSource source) {
   const std::size_t index =
       first_row_of_layer_[static_cast<std::size_t>(layer)] + static_cast<std::size_t>(kv_head);

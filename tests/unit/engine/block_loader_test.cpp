@@ -278,7 +278,8 @@ TEST_F(BlockLoaderLists, RowsThatDoNotSelectAlwaysWait) {
   EXPECT_EQ(reads[1].missed.num_lists, 0);
   std::vector<List> none;
   const auto dense = run(loader, none, 1);
-  EXPECT_EQ(dense[0].blocks_loaded, kBlocks * 2);
+  // The block that the list went without was fetched after all, for the next row.
+  EXPECT_EQ(dense[0].blocks_loaded, kBlocks * 2 - 1);
   EXPECT_EQ(dense[0].missed.num_lists, 0);
 }
 
