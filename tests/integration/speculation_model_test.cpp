@@ -304,7 +304,7 @@ TEST_F(SpeculationModel, DenseAnswersAreThoseWithoutDrafts) {
   expect_the_answers_of(
       all, expected,
       {{"random", Drafter::kRandom, {.max_drafts = 4, .min_drafts = 4}},
-       {"n-gram, preempted", Drafter::kNgram, {.max_drafts = 8, .min_drafts = 2}, 0.58},
+       {"n-gram", Drafter::kNgram, {.max_drafts = 8, .min_drafts = 2}},
        {"same model", Drafter::kSameModel, kAlwaysThree},
        {"self", Drafter::kSelf, kAlwaysThree},
        {"self, home", Drafter::kSelf, kAlwaysThree, 0.4, true},
@@ -319,9 +319,21 @@ TEST_F(SpeculationModel, SparseAnswersAreThoseWithoutDrafts) {
       all, expected,
       {{"random, home", Drafter::kRandom, {.max_drafts = 4, .min_drafts = 4}, 0.4, true},
        {"n-gram", Drafter::kNgram, {.max_drafts = 8, .min_drafts = 2}},
-       {"same model, preempted", Drafter::kSameModel, kAlwaysThree, 0.58},
+       {"same model", Drafter::kSameModel, kAlwaysThree},
        {"self", Drafter::kSelf, kAlwaysThree},
        {"self, home", Drafter::kSelf, kAlwaysThree, 0.4, true}});
+}
+
+// Each takes 6 blocks in the end and 3 at first, and the pool has 11.
+TEST_F(SpeculationModel, PreemptedAnswersAreThoseWithoutDrafts) {
+  load(kSmolLm2, kBudget, /*dense_rows=*/true);
+  const std::vector<Request> all = {request(text(0, 40), 45), request(text(100, 40), 45),
+                                    request(text(200, 40), 45)};
+  const Answers expected = run(*make_engine({"plain"}), all);
+  expect_the_answers_of(all, expected,
+                        {{"n-gram", Drafter::kNgram, {.max_drafts = 8, .min_drafts = 2}, 0.255},
+                         {"same model", Drafter::kSameModel, kAlwaysThree, 0.255},
+                         {"self", Drafter::kSelf, kAlwaysThree, 0.255}});
 }
 
 // Sliding windows: a window lets go of blocks that rejected drafts may not take with them.
