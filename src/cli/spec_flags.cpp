@@ -48,7 +48,11 @@ Expected<SpecFlags> flags_of_config(const std::string& text, NgramOptions& ngram
     } else if (key == "model") {
       flags.draft_model = value.get<std::string>();
     } else if (key == "num_speculative_tokens") {
-      flags.max_drafts = value.get<std::int64_t>();
+      const auto number = in_range(key, value.get<std::int64_t>(), 1, kMaxDrafts);
+      if (!number) {
+        return wrong(number.error().message());
+      }
+      flags.max_drafts = *number;
     } else if (key == "prompt_lookup_min" || key == "prompt_lookup_max") {
       const auto number = in_range(key, value.get<std::int64_t>(), 1, kMaxNgram);
       if (!number) {

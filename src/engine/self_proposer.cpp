@@ -62,6 +62,7 @@ std::vector<DraftProposal> SelfProposer::propose(std::span<const DraftQuery> que
   const std::vector<Draft> extended = drafts;
   while (!drafts.empty() && run(queries, drafts)) {
     for (const Draft& draft : drafts) {
+      proposals[draft.query].confidence = kMostConfident;
       proposals[draft.query].tokens.push_back(draft.last);
     }
     std::erase_if(drafts, [&](const Draft& draft) {

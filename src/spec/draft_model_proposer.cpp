@@ -147,6 +147,7 @@ std::vector<DraftProposal> DraftModelProposer::propose(std::span<const DraftQuer
         continue;
       }
       const DraftQuery& query = queries[part.query];
+      proposals[part.query].confidence = kMostConfident;
       std::vector<TokenId>& drafts = proposals[part.query].tokens;
       drafts.push_back(part.next);
       const auto length = static_cast<int>(query.tokens.size() + drafts.size());

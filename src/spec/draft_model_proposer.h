@@ -3,8 +3,8 @@
 // Each sequence has its draft KV, as far as it was needed; tokens that the target did not take are
 // cut off, tokens that are new to it are computed when they are asked for, those of all sequences
 // in one batch. When the draft KV is full, that of the sequence that was asked for longest ago
-// goes. Drafts are the most likely tokens. Confidence: always 0. A forward() that fails gives no
-// drafts, and the sequences start anew. Thread: as DraftProposer. Owns: the model, its KV.
+// goes. Drafts are the most likely tokens. Confidence: always the highest. A forward() that fails
+// gives no drafts, and the sequences start anew. Thread: as DraftProposer. Owns: the model, its KV.
 #pragma once
 
 #include <cstdint>

@@ -9,9 +9,14 @@ namespace {
 constexpr double kFading = 0.98;    // of what a step said, with each step after it
 constexpr double kLearning = 0.15;  // weight of one draft in the acceptance
 constexpr double kMostCertain = 0.99;
-// Of a row, before steps of different sizes have been seen: in a step of one row a row more costs a
-// quarter of it where weights are read from memory.
-constexpr double kFirstGuess = 0.25;
+// Of a row, in steps of one row, before steps of different sizes have been seen. From a quarter,
+// where weights are read from memory, to nearly a whole one, where a small model is in the cache:
+// rather too much, because whoever drafts finds out, and whoever does not has lost little.
+constexpr double kFirstGuess = 0.6;
+// How much steps of different sizes say before they count as much as the first guess: the sum of
+// squared distances from the mean size. Where few steps have a draft it grows slowly, by less than
+// a quarter with each step, but it is those that drafting may slow down.
+constexpr double kDoubt = 2;
 constexpr double kLeastCost = 0.01;
 
 }  // namespace
@@ -34,12 +39,12 @@ double StepCost::row_in_tokens(int base_rows, double more_seconds) const {
   const double mean_rows = rows_ / weight_;
   const double mean_seconds = seconds_ / weight_;
   const double variance = rows_rows_ / weight_ - mean_rows * mean_rows;
-  double slope = kFirstGuess * mean_seconds / mean_rows;
-  if (variance > 0.25) {
-    const double covariance = rows_seconds_ / weight_ - mean_rows * mean_seconds;
-    // Noise may say that rows are free, or that there is nothing else.
-    slope = std::clamp(covariance / variance, 0.0, mean_seconds / mean_rows);
-  }
+  const double covariance = rows_seconds_ / weight_ - mean_rows * mean_seconds;
+  const double first_guess = kFirstGuess * mean_seconds / mean_rows;
+  const double measured =
+      (weight_ * covariance + kDoubt * first_guess) / (weight_ * std::max(variance, 0.0) + kDoubt);
+  // Noise may say that rows are free, or that there is nothing else.
+  const double slope = std::clamp(measured, 0.0, mean_seconds / mean_rows);
   const double base_seconds =
       std::max(mean_seconds + slope * (base_rows - mean_rows), 0.1 * mean_seconds);
   return std::max((slope + more_seconds) * base_rows / base_seconds, kLeastCost);

@@ -44,7 +44,7 @@ class DraftPolicy {
 
  private:
   // Before anything is known: matches of a few tokens are chance, longer ones hardly.
-  std::array<double, kDraftConfidences> acceptance_ = {0.4, 0.6, 0.8};
+  std::array<double, kDraftConfidences> acceptance_ = {0.4, 0.6, 0.85};
 };
 
 }  // namespace karez

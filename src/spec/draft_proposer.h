@@ -38,6 +38,7 @@ struct DraftProposal {
 };
 
 inline constexpr int kDraftConfidences = 3;
+inline constexpr int kMostConfident = kDraftConfidences - 1;
 
 class DraftProposer {
  public:
@@ -47,7 +48,7 @@ class DraftProposer {
   // The sequence has ended, or is not drafted for at present.
   virtual void forget(DraftSequence sequence) = 0;
   // A proposal takes no time worth counting, so that guesses can be judged without using them. One
-  // that does take time has confidence 0 in all.
+  // that does take time has the highest confidence in all.
   virtual bool is_free() const = 0;
 };
 

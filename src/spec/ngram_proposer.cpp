@@ -45,7 +45,9 @@ std::vector<DraftProposal> NgramProposer::propose(std::span<const DraftQuery> qu
       continue;
     }
     DraftProposal& proposal = proposals[i];
-    proposal.confidence = match.length >= kLongMatch ? 2 : match.length >= kMediumMatch ? 1 : 0;
+    proposal.confidence = match.length >= kLongMatch     ? kMostConfident
+                          : match.length >= kMediumMatch ? 1
+                                                         : 0;
     for (std::size_t n = 0; n < static_cast<std::size_t>(queries[i].max_drafts); ++n) {
       // Behind the end of the sequence it goes on with its own guesses: a loop stays a loop.
       const std::size_t at = match.next + n;

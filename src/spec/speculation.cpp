@@ -32,7 +32,8 @@ std::vector<DraftRows> Speculation::draft(std::span<const DraftQuery> queries) {
     State& state = states_[queries[i].sequence];
     state.guess.clear();
     const int most = std::min(queries[i].max_drafts, options_.max_drafts);
-    const int pays = std::max(state.policy.num_drafts(0, cost, most), options_.min_drafts);
+    const int pays =
+        std::max(state.policy.num_drafts(kMostConfident, cost, most), options_.min_drafts);
     const bool tries_again = state.tokens_off >= kTryAgainTokens;
     const int wanted = proposer_->is_free() ? most : std::min(most, tries_again ? 1 : pays);
     const int probes = wanted > 0 || proposer_->is_free() ? options_.num_probes : 0;

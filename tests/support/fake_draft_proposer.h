@@ -23,7 +23,7 @@ class FakeDraftProposer final : public DraftProposer {
     for (const DraftQuery& query : queries) {
       known_.insert(query.sequence);
       asked_.push_back(query.max_drafts);
-      proposals.push_back({guess_(query)});
+      proposals.push_back({guess_(query), is_free_ ? 0 : kMostConfident});
       if (static_cast<int>(proposals.back().tokens.size()) > query.max_drafts) {
         proposals.back().tokens.resize(static_cast<std::size_t>(query.max_drafts));
       }
