@@ -324,11 +324,11 @@ TEST_F(SpeculationModel, SparseAnswersAreThoseWithoutDrafts) {
        {"self, home", Drafter::kSelf, kAlwaysThree, 0.4, true}});
 }
 
-// Each takes 6 blocks in the end and 3 at first, and the pool has 11.
+// Each takes 7 blocks in the end and 3 at first, and the pool has 11: two start.
 TEST_F(SpeculationModel, PreemptedAnswersAreThoseWithoutDrafts) {
   load(kSmolLm2, kBudget, /*dense_rows=*/true);
-  const std::vector<Request> all = {request(text(0, 40), 45), request(text(100, 40), 45),
-                                    request(text(200, 40), 45)};
+  const std::vector<Request> all = {request(text(0, 40), 60), request(text(100, 40), 60),
+                                    request(text(200, 40), 60)};
   const Answers expected = run(*make_engine({"plain"}), all);
   expect_the_answers_of(all, expected,
                         {{"n-gram", Drafter::kNgram, {.max_drafts = 8, .min_drafts = 2}, 0.255},

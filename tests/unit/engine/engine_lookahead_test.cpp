@@ -158,7 +158,7 @@ class EngineLookahead : public testing::Test {
     add_what_lookahead_needs(lookahead.sources, sparse);
     auto loader = std::make_unique<BlockLoader>(OnMiss{}, lookahead);
     auto runner = std::make_unique<WatchingRunner>(*loader, way.hints_anything);
-    runner->set_runner(load_model(file_.path(), {.num_threads = 2,
+    runner->set_runner(load_model(file_.path(), {.num_threads = 1,
                                                  .kv_type = KvType::kF32,
                                                  .sparse = sparse,
                                                  .selection_listener = runner.get()})

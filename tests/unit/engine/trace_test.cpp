@@ -62,7 +62,7 @@ void run_model(TracedRun& run) {
   sparse.recent_window = 16;
   auto runner = load_model(
       file.path(),
-      {.num_threads = 2, .sparse = sparse, .selection_listener = &listener, .trace = &trace});
+      {.num_threads = 1, .sparse = sparse, .selection_listener = &listener, .trace = &trace});
   ASSERT_TRUE(runner) << runner.error().to_string();
   const KVCacheSpec spec = (*runner)->config().kv_cache_spec(KvType::kBf16);
   const auto slot_bytes = static_cast<std::int64_t>(spec.slot_bytes());
