@@ -5,8 +5,8 @@
 // Draft tokens are computed one by one, those of all sequences in one batch, into room behind the
 // sequences' own tokens, which is given back before propose() returns. Their keys are written again
 // when they are verified. What their rows wanted and did not find may be fetched (--lookahead
-// self): the next steps will want it too. Confidence: always the highest. A forward() that fails, or too few
-// slots, give no drafts. Thread: as DraftProposer; no step runs. Owns: nothing.
+// self): the next steps will want it too. Confidence: always the highest. A forward() that fails,
+// or too few slots, give no drafts. Thread: as DraftProposer; no step runs. Owns: nothing.
 #pragma once
 
 #include "engine/block_loader.h"
