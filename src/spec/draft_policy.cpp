@@ -9,8 +9,8 @@ namespace {
 constexpr double kFading = 0.98;    // of what a step said, with each step after it
 constexpr double kLearning = 0.15;  // weight of one draft in the acceptance
 constexpr double kMostCertain = 0.99;
-// Of a row, before steps of different sizes have been seen. Rather too much: whoever drafts finds out,
-// and whoever does not has lost little.
+// Of a row, before steps of different sizes have been seen. Rather too much: whoever drafts finds
+// out, and whoever does not has lost little.
 constexpr double kFirstGuess = 0.6;
 // How much steps of different sizes say before they count as much as the first guess: the sum of
 // squared distances from the mean size. Where few steps have a draft it grows slowly, by less than
