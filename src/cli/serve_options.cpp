@@ -219,25 +219,13 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     return fail(std::move(sparse.error()));
   }
   options.sparse = *sparse;
-  auto home = check_tier_flags(flags.tiers);
-  if (!home) {
-    return fail(std::move(home.error()));
+  auto tiers = check_tiers_and_drafts(flags.tiers, flags.spec, options.sparse);
+  if (!tiers) {
+    return fail(std::move(tiers.error()));
   }
-  options.home = std::move(*home);
-  auto spec = check_spec_flags(flags.spec);
-  if (!spec) {
-    return fail(std::move(spec.error()));
-  }
-  options.spec = std::move(*spec);
-  auto on_miss = check_on_miss(flags.tiers, options.home, options.sparse);
-  if (!on_miss) {
-    return fail(std::move(on_miss.error()));
-  }
-  options.on_miss = *on_miss;
-  if (auto usable = check_lookahead(flags.tiers, options.spec, options.home, options.sparse);
-      !usable) {
-    return fail(std::move(usable.error()));
-  }
+  options.home = std::move(tiers->home);
+  options.spec = std::move(tiers->spec);
+  options.on_miss = tiers->on_miss;
   options.scheduler.decode_floor_tokens = decode_floor_tokens(options.sparse);
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);

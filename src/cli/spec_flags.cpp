@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -181,6 +182,26 @@ Expected<SpecOptions> check_spec_flags(const SpecFlags& typed) {
     options.draft_kv_bytes = *bytes;
   }
   return options;
+}
+
+Expected<TierAndDraftOptions> check_tiers_and_drafts(const TierFlags& tiers, const SpecFlags& spec,
+                                                     SparseOptions& sparse) {
+  auto home = check_tier_flags(tiers);
+  if (!home) {
+    return fail(std::move(home.error()));
+  }
+  auto drafts = check_spec_flags(spec);
+  if (!drafts) {
+    return fail(std::move(drafts.error()));
+  }
+  const auto on_miss = check_on_miss(tiers, *home, sparse);
+  if (!on_miss) {
+    return fail(on_miss.error());
+  }
+  if (auto usable = check_lookahead(tiers, *drafts, *home, sparse); !usable) {
+    return fail(std::move(usable.error()));
+  }
+  return TierAndDraftOptions{std::move(*home), std::move(*drafts), *on_miss};
 }
 
 }  // namespace karez

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "cli/tier_flags.h"
 #include "engine/spec_options.h"
 
 namespace CLI {
@@ -30,5 +31,17 @@ void add_spec_flags(CLI::App& command, SpecFlags& flags);
 
 // Fails: kInvalidArgument naming the flag or the JSON key, its value and what is allowed.
 Expected<SpecOptions> check_spec_flags(const SpecFlags& flags);
+
+struct TierAndDraftOptions {
+  HomeOptions home;
+  SpecOptions spec;
+  OnMiss on_miss;
+};
+
+// All checks of both kinds of flags, in the order in which they build on each other; makes `sparse`
+// tell what is needed of it.
+// Fails: as each of them.
+Expected<TierAndDraftOptions> check_tiers_and_drafts(const TierFlags& tiers, const SpecFlags& spec,
+                                                     SparseOptions& sparse);
 
 }  // namespace karez

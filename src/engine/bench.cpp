@@ -307,7 +307,6 @@ class Bench {
       home = std::move(*made);
       mode.labels.home = home->describe();
       mode.labels.on_miss = to_string(options_.on_miss);
-      mode.labels.variant = variant.name();
     } else if (*cap < needed_kv_bytes(spec, options_.shape, options_.step_tokens)) {
       const int all = options_.shape.max_depth() + options_.shape.generate_tokens;
       max_running = static_cast<int>(sequences_in_cap(spec, *cap, all, options_.step_tokens));
@@ -335,7 +334,7 @@ class Bench {
     if (!key_index) {
       return fail(key_index.error());
     }
-    if (variant.is_resident) {
+    if (has_home || variant.is_resident) {
       mode.labels.variant = variant.name();
     }
     mode.labels.engine = "karez";

@@ -16,6 +16,11 @@ namespace {
 constexpr std::size_t kProbeParts = 2;
 constexpr std::size_t kLeastProbeBlocks = 16;
 
+// 0 where selection was not asked.
+float mass_of(const SelectedBlocks& list, std::size_t i) {
+  return list.masses.empty() ? 0.0F : list.masses[i];
+}
+
 }  // namespace
 
 void BlockLoader::begin_step(KVCacheManager& kv, std::span<const SequenceRows> sequences,
@@ -95,7 +100,7 @@ void BlockLoader::need_what_is_waited_for(int layer, std::span<const SelectedBlo
     for (std::size_t i = 0; i < list.blocks.size(); ++i) {
       const std::int32_t entry = list.blocks[i];
       if (slots[table[static_cast<std::size_t>(entry)].value].is_none()) {
-        missing_.push_back({list.masses.empty() ? 0.0F : list.masses[i], entry});
+        missing_.push_back({mass_of(list, i), entry});
       }
     }
     if (on_miss_.bound && missing_.size() > static_cast<std::size_t>(*on_miss_.bound)) {
@@ -123,14 +128,14 @@ void BlockLoader::drop_what_is_not(int layer, std::span<SelectedBlocks> selected
     for (std::size_t i = 0; i < list.blocks.size(); ++i) {
       const std::int32_t entry = list.blocks[i];
       const BlockId block = table[static_cast<std::size_t>(entry)];
+      const float mass = mass_of(list, i);
       // The row's own block is the last.
       if (i + 1 == list.blocks.size() || !slots[block.value].is_none() ||
           residency.was_read(layer, list.kv_head, block)) {
         list.blocks[kept++] = entry;
-        found_.push_back({list.masses.empty() ? 0.0F : list.masses[i], entry});
+        found_.push_back({mass, entry});
         continue;
       }
-      const float mass = list.masses.empty() ? 0.0F : list.masses[i];
       wanted_.push_back({layer, list.kv_head, block, mass, list.is_hint});
       ++missed.blocks_skipped;
       missed.sum += static_cast<double>(mass);

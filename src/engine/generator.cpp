@@ -133,17 +133,17 @@ class TextStream {
 };
 
 // The drafts of the step at hand, and which of them turned out right.
-class Drafts {
+class StepDrafts {
  public:
-  explicit Drafts(Speculation* speculation) : speculation_(speculation) {}
-  ~Drafts() {
+  explicit StepDrafts(Speculation* speculation) : speculation_(speculation) {}
+  ~StepDrafts() {
     if (speculation_ != nullptr) {
       tell();
       speculation_->forget(kSequence);
     }
   }
-  Drafts(const Drafts&) = delete;
-  Drafts& operator=(const Drafts&) = delete;
+  StepDrafts(const StepDrafts&) = delete;
+  StepDrafts& operator=(const StepDrafts&) = delete;
 
   std::size_t num_accepted() const { return num_accepted_; }
   // The token that came. True: it was the next draft, whose logits are there.
@@ -377,7 +377,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
   const auto vocab_size = static_cast<std::size_t>(runner_.config().vocab_size);
   std::vector<TokenId> tokens(prompt.begin(), prompt.end());
   std::vector<TokenId> rows;  // of the next step: the last token, and drafts
-  Drafts drafts(speculation_);
+  StepDrafts drafts(speculation_);
   while (true) {
     if (cancelled.load(std::memory_order_relaxed)) {
       return end_text(FinishReason::kCancelled);

@@ -8,7 +8,10 @@
 
 #include <array>
 #include <mutex>
+#include <span>
 #include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +47,19 @@ MetricFamily family(const Sample& sample) {
   return {std::string(sample.name), std::string(sample.help), sample.type, {metric}};
 }
 
+// A counter for each value of a label.
+MetricFamily labelled_counter(std::string_view name, std::string_view help, const char* label,
+                              std::span<const std::pair<std::string, double>> counts) {
+  MetricFamily all{std::string(name), std::string(help), MetricType::Counter, {}};
+  for (const auto& [value, count] : counts) {
+    ClientMetric metric;
+    metric.label = {{label, value}};
+    metric.counter.value = count;
+    all.metric.push_back(std::move(metric));
+  }
+  return all;
+}
+
 double share(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -72,15 +88,11 @@ std::vector<MetricFamily> lookahead_families(const PrefetchStats& stats) {
   }};
   std::vector<MetricFamily> families;
   for (const SourceSample& sample : by_source) {
-    MetricFamily one = family({sample.name, sample.help, kCounter, 0});
-    one.metric.clear();
+    std::vector<std::pair<std::string, double>> counts;
     for (const LookaheadSource source : kLookaheadSources) {
-      ClientMetric metric;
-      metric.label = {{"source", std::string(to_string(source))}};
-      metric.counter.value = number(stats.of(source).*sample.count);
-      one.metric.push_back(std::move(metric));
+      counts.emplace_back(to_string(source), number(stats.of(source).*sample.count));
     }
-    families.push_back(std::move(one));
+    families.push_back(labelled_counter(sample.name, sample.help, "source", counts));
   }
   const std::array<Sample, 8> samples = {{
       {"karez_lookahead_resident_blocks_total", "Of the predicted, in the fast tier already.",
@@ -212,20 +224,16 @@ std::vector<MetricFamily> speculation_families(const SpeculationStats& stats) {
       family({"karez_spec_propose_seconds_total", "Time spent on making drafts.",
               MetricType::Counter, stats.propose_seconds}),
   };
-  MetricFamily by_position =
-      family({"vllm:spec_decode_num_accepted_tokens_per_pos_total",
-              "Accepted draft tokens by their place among the drafts.", MetricType::Counter, 0});
-  by_position.metric.clear();
+  std::vector<std::pair<std::string, double>> accepted;
   for (std::size_t i = 0; i < stats.accepted_at.size(); ++i) {
     if (i > 0 && stats.accepted_at[i] == 0) {
       break;
     }
-    ClientMetric metric;
-    metric.label = {{"position", std::to_string(i)}};
-    metric.counter.value = static_cast<double>(stats.accepted_at[i]);
-    by_position.metric.push_back(std::move(metric));
+    accepted.emplace_back(std::to_string(i), static_cast<double>(stats.accepted_at[i]));
   }
-  families.push_back(std::move(by_position));
+  families.push_back(labelled_counter("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                                      "Accepted draft tokens by their place among the drafts.",
+                                      "position", accepted));
   return families;
 }
 
