@@ -6,17 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/bf16.h"
 #include "kv/block_layout.h"
 
 namespace karez {
 namespace {
-
-// To nearest, ties to even; NaN stays NaN.
-std::uint16_t to_bf16(float x) {
-  const auto u = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
-  return static_cast<std::uint16_t>(std::isnan(x) ? (u >> 16) | 0x40U : rounded);
-}
 
 struct Bf16Codec {
   using Element = std::uint16_t;

@@ -2,12 +2,12 @@
 // on the CPU level.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "attention/key_index.h"
 #include "attention/key_rotation.h"
+#include "base/bf16.h"
 #include "base/check.h"
 #include "kv/block_layout.h"
 
@@ -20,13 +20,6 @@ constexpr std::size_t kGroup = 16;  // coordinates in a line of codes
 // Steps of the uniform quantiser with the least error for a Gaussian of variance 1.
 constexpr float kStep2 = 0.9957F;
 constexpr float kStep3 = 0.586F;
-
-std::uint16_t to_bf16(float x) {
-  const auto u = std::bit_cast<std::uint32_t>(x);
-  return static_cast<std::uint16_t>((u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
-}
-
-float from_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
 
 // Sixteen sums side by side: the order is fixed, and the compiler may use vectors.
 template <class Term>

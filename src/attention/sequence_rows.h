@@ -5,12 +5,26 @@
 // it is sparse, to blocks of them that it selects.
 #pragma once
 
+#include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "kv/block_table.h"
 
 namespace karez {
+
+class QueryRing;
+
+// Entries [begin, end) of a table that are archived pages: 16 pairs each in 4 bits
+// (archive_page.h), several in one block. Entry e is page pages[e - begin] of its block.
+struct ArchivedEntries {
+  int begin = 0;
+  int end = 0;
+  std::span<const std::uint8_t> pages;  // [end - begin]
+
+  int count() const { return end - begin; }
+};
 
 struct SequenceRows {
   // Of a sequence whose rows all attend to everything.
@@ -27,6 +41,17 @@ struct SequenceRows {
   // So many of the last rows only foretell what others will read: where they select, they take the
   // blocks that are at hand and wait for none. Their results are guesses.
   int num_hint_rows = 0;
+
+  // Compression of the layers without a window: what lies before the rows may be fewer pairs than
+  // positions, in another order, and partly archived. The rows' own positions are true ones.
+  int num_gone = 0;  // positions without an entry, whole blocks: p is in (p - num_gone) / 16
+  ArchivedEntries archived;      // all before the rows' own entries
+  QueryRing* queries = nullptr;  // keeps the rows' queries; borrowed; null: nobody asks for them
+
+  // Where the row at a position stands among what tables of layers with that window hold.
+  int place_of(int position, int window) const {
+    return window == 0 ? position - num_gone : position;
+  }
 };
 
 }  // namespace karez

@@ -209,8 +209,12 @@ Expected<int> generate(const GenerateFlags& typed) {
   if (!kv) {
     return fail(std::move(kv.error()));
   }
-  const GeneratorOptions generator_options{*context, options.max_tokens, options.chunk_tokens,
-                                           flags.sampling.stop, !options.sparse.is_on()};
+  const GeneratorOptions generator_options{*context,
+                                           options.max_tokens,
+                                           options.chunk_tokens,
+                                           flags.sampling.stop,
+                                           !options.sparse.is_on(),
+                                           flags.ignore_eos};
   if (auto fits = check_prompt(*tokens, generator_options, config->vocab_size, **kv); !fits) {
     return fail(std::move(fits.error()));
   }

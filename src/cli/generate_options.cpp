@@ -147,6 +147,10 @@ void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->trigger_on_parse();
 
+  command
+      .add_flag("--ignore-eos", flags.ignore_eos, "Go on behind the end of the answer, up to -n")
+      ->group("Sampling");
+
   command.add_option("--json", flags.json_file, "Write the figures of the closing table here")
       ->type_name("FILE");
   command.add_flag("-v,--verbose", flags.verbose, "Say more about the model and the time");

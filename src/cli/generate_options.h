@@ -30,6 +30,7 @@ struct GenerateFlags {
   bool raw = false;
 
   std::int64_t max_tokens = -1;
+  bool ignore_eos = false;
   std::int64_t context_tokens = 0;  // 0: the model's
   std::int64_t threads = 0;         // 0: not given
   bool has_threads = false;

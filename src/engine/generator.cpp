@@ -390,7 +390,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     result.decode_tokens += result.decode_steps > 0 ? 1 : 0;
     tokens.push_back(*token);
     const bool is_accepted = drafts.accept(*token);
-    if (text_.is_end(*token)) {
+    if (text_.is_end(*token) && !options.ignore_eos) {
       return end_text(FinishReason::kStop);
     }
     if (!stream.push(*token)) {

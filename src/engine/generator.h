@@ -44,6 +44,7 @@ struct GeneratorOptions {
   int chunk_tokens = 512;  // of the prompt in one forward pass
   std::vector<std::string> stop;  // the answer ends before any of these texts
   bool dense_rows = false;        // the answer's rows attend to everything, with a key index too
+  bool ignore_eos = false;        // the answer goes on behind its end token
 };
 
 struct GeneratorCallbacks {

@@ -270,7 +270,8 @@ class Signals(unittest.TestCase):
         for number in (signal.SIGINT, signal.SIGTERM):
             for delay in (0.1, 0.3, 1.5):
                 with self.subTest(signal=number, delay=delay):
-                    process = self.start([*GENERATE[:3], "-p", "Tell a long story.", "-n", "4000"])
+                    process = self.start([*GENERATE[:3], "-p", "Tell a long story.", "-n", "4000",
+                                          "--ignore-eos"])
                     time.sleep(delay)
                     process.send_signal(number)
                     start = time.monotonic()

@@ -9,13 +9,14 @@ MAY_INCLUDE = {
     "base": (),
     "kv": ("base",),
     "attention": ("base", "kv"),
+    "compress": ("base", "kv", "attention"),
     "sampling": ("base",),
     "sched": ("base", "kv", "sampling"),
     "model": ("base", "kv", "attention", "sampling"),
     "spec": ("base", "kv", "sampling", "model"),
-    "engine": ("base", "kv", "attention", "sampling", "sched", "model", "spec"),
+    "engine": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec"),
     "server": ("base", "sampling", "sched", "model", "engine"),
-    "cli": ("base", "kv", "attention", "sampling", "sched", "model", "spec", "engine", "server"),
+    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "engine", "server"),
 }
 # A folder inside a folder is stricter than the one around it: it may include itself and what begins
 # like one of these.
