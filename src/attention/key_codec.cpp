@@ -9,13 +9,14 @@
 #include "attention/key_rotation.h"
 #include "base/bf16.h"
 #include "base/check.h"
-#include "kv/block_layout.h"
 
 namespace karez {
 namespace {
 
 constexpr std::size_t kMaxDim = 512;
 constexpr std::size_t kGroup = 16;  // coordinates in a line of codes
+
+struct alignas(64) KeyBuffer : std::array<float, std::size_t{kBlockSize} * kMaxDim> {};
 
 // Steps of the uniform quantiser with the least error for a Gaussian of variance 1.
 constexpr float kStep2 = 0.9957F;
@@ -127,18 +128,47 @@ void code_key(KeyIndexKind kind, std::span<float> x, CodedToken& out) {
   }
 }
 
-float stored_key(KvType type, const BlockLayout& layout, const std::byte* slot, int t, int i) {
-  const std::size_t at = BlockLayout::key_index(type, t, i);
-  switch (type) {
-    case KvType::kF32:
-      return reinterpret_cast<const float*>(slot + layout.keys_offset)[at];
-    case KvType::kBf16:
-      return from_bf16(reinterpret_cast<const std::uint16_t*>(slot + layout.keys_offset)[at]);
-    case KvType::kQ8_0:
-      break;
+// Keys: f32 [16][head_dim], here and below.
+void code_mean(int head_dim, std::byte* coarse_record, const float* keys, const float* centre) {
+  const auto dim = static_cast<std::size_t>(head_dim);
+  alignas(64) std::array<float, kMaxDim> buffer;
+  const std::span<float> x(buffer.data(), dim);
+  for (std::size_t i = 0; i < dim; ++i) {
+    float sum = 0.0F;
+    for (std::size_t t = 0; t < std::size_t{kBlockSize}; ++t) {
+      sum += keys[t * dim + i];
+    }
+    x[i] = sum / static_cast<float>(kBlockSize) - (centre == nullptr ? 0.0F : centre[i]);
   }
-  return static_cast<float>(reinterpret_cast<const std::int8_t*>(slot + layout.keys_offset)[at]) *
-         reinterpret_cast<const float*>(slot + layout.key_scales_offset)[t];
+  CodedToken coded;
+  code_key(KeyIndexKind::kR2, x, coded);
+  for (std::size_t g = 0; g < dim / kGroup; ++g) {
+    put_word(coarse_record, g, low_word(coded, g));
+  }
+  const std::uint16_t scale = to_bf16(coded.scale);
+  std::memcpy(coarse_record + dim / kGroup * sizeof(std::uint32_t), &scale, sizeof scale);
+}
+
+void summarise_keys(KeyIndexKind kind, int head_dim, std::byte* record, const float* keys) {
+  auto* out = reinterpret_cast<std::uint16_t*>(record);
+  for (int i = 0; i < head_dim; ++i) {
+    float least = keys[i];
+    float largest = least;
+    float sum = least;
+    for (int t = 1; t < kBlockSize; ++t) {
+      const float key = keys[t * head_dim + i];
+      least = std::min(least, key);
+      largest = std::max(largest, key);
+      sum += key;
+    }
+    const auto finite = [](float x) { return std::isfinite(x) ? x : 0.0F; };
+    if (kind == KeyIndexKind::kMinMax) {
+      out[i] = to_bf16(finite(least));
+      out[head_dim + i] = to_bf16(finite(largest));
+    } else {
+      out[i] = to_bf16(finite(sum / static_cast<float>(kBlockSize)));
+    }
+  }
 }
 
 }  // namespace
@@ -167,51 +197,38 @@ void index_tokens(KeyIndexKind kind, int head_dim, std::byte* record, int first_
 
 void index_mean(int head_dim, std::byte* coarse_record, KvType type, const std::byte* slot,
                 const float* centre) {
-  const auto dim = static_cast<std::size_t>(head_dim);
-  alignas(64) std::array<float, std::size_t{kBlockSize} * kMaxDim> keys;
+  KeyBuffer keys;
   load_block_keys(type, head_dim, slot, keys.data());
-  alignas(64) std::array<float, kMaxDim> buffer;
-  const std::span<float> x(buffer.data(), dim);
-  for (std::size_t i = 0; i < dim; ++i) {
-    float sum = 0.0F;
-    for (std::size_t t = 0; t < std::size_t{kBlockSize}; ++t) {
-      sum += keys[t * dim + i];
-    }
-    x[i] = sum / static_cast<float>(kBlockSize) - (centre == nullptr ? 0.0F : centre[i]);
-  }
-  CodedToken coded;
-  code_key(KeyIndexKind::kR2, x, coded);
-  for (std::size_t g = 0; g < dim / kGroup; ++g) {
-    put_word(coarse_record, g, low_word(coded, g));
-  }
-  const std::uint16_t scale = to_bf16(coded.scale);
-  std::memcpy(coarse_record + dim / kGroup * sizeof(std::uint32_t), &scale, sizeof scale);
+  code_mean(head_dim, coarse_record, keys.data(), centre);
 }
 
 void index_block(KeyIndexKind kind, int head_dim, std::byte* record, KvType type,
                  const std::byte* slot) {
   KAREZ_DCHECK(!codes_tokens(kind), "this kind of index codes tokens");
-  const BlockLayout layout = BlockLayout::of(type, head_dim);
-  auto* out = reinterpret_cast<std::uint16_t*>(record);
-  for (int i = 0; i < head_dim; ++i) {
-    const float first = stored_key(type, layout, slot, 0, i);
-    float least = first;
-    float largest = first;
-    float sum = first;
-    for (int t = 1; t < kBlockSize; ++t) {
-      const float key = stored_key(type, layout, slot, t, i);
-      least = std::min(least, key);
-      largest = std::max(largest, key);
-      sum += key;
-    }
-    const auto finite = [](float x) { return std::isfinite(x) ? x : 0.0F; };
-    if (kind == KeyIndexKind::kMinMax) {
-      out[i] = to_bf16(finite(least));
-      out[head_dim + i] = to_bf16(finite(largest));
-    } else {
-      out[i] = to_bf16(finite(sum / static_cast<float>(kBlockSize)));
-    }
+  KeyBuffer keys;
+  load_block_keys(type, head_dim, slot, keys.data());
+  summarise_keys(kind, head_dim, record, keys.data());
+}
+
+void index_whole_block(KeyIndexKind kind, int head_dim, std::byte* record, std::byte* coarse_record,
+                       const float* keys, const float* centre) {
+  if (!codes_tokens(kind)) {
+    return summarise_keys(kind, head_dim, record, keys);
   }
+  index_tokens(kind, head_dim, record, 0, kBlockSize, {keys, static_cast<std::size_t>(head_dim)},
+               centre);
+  if (coarse_record != nullptr) {
+    code_mean(head_dim, coarse_record, keys, centre);
+  }
+}
+
+void index_stored_block(const KeyIndexView& index, int kv_head, BlockId block, int head_dim,
+                        KvType type, const std::byte* slot) {
+  KeyBuffer keys;
+  load_block_keys(type, head_dim, slot, keys.data());
+  index_whole_block(index.kind(), head_dim, index.record(kv_head, block),
+                    index.has_coarse() ? index.coarse_record(kv_head, block) : nullptr, keys.data(),
+                    index.centre(kv_head, head_dim));
 }
 
 }  // namespace karez

@@ -126,6 +126,9 @@ class KeyIndexView {
   }
   // f32 [num_kv_heads][head_dim]; null: all zero.
   const float* centres() const { return centres_; }
+  const float* centre(int kv_head, int head_dim) const {
+    return centres_ == nullptr ? nullptr : centres_ + kv_head * head_dim;
+  }
 
  private:
   std::size_t place(int kv_head, BlockId block) const {
@@ -202,5 +205,13 @@ void index_mean(int head_dim, std::byte* coarse_record, KvType type, const std::
 // Summarises the keys of a complete block as they are stored. Requires: !codes_tokens(kind).
 void index_block(KeyIndexKind kind, int head_dim, std::byte* record, KvType type,
                  const std::byte* slot);
+
+// All records of a complete block of any kind. keys: f32 [16][head_dim]; coarse_record: null:
+// there is none; centre: [head_dim] or null.
+void index_whole_block(KeyIndexKind kind, int head_dim, std::byte* record, std::byte* coarse_record,
+                       const float* keys, const float* centre);
+// The same from its keys as they are stored.
+void index_stored_block(const KeyIndexView& index, int kv_head, BlockId block, int head_dim,
+                        KvType type, const std::byte* slot);
 
 }  // namespace karez

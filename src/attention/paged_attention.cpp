@@ -13,6 +13,7 @@
 #include "attention/attention_scratch.h"
 #include "attention/coarse_scan.h"
 #include "attention/kernel_table.h"
+#include "attention/query_recorder.h"
 #include "attention/row_ranker.h"
 #include "attention/row_writer.h"
 #include "attention/work_plan.h"
@@ -82,6 +83,7 @@ class CpuPagedAttention final : public PagedAttention {
                  options.scale * kLog2E, options.max_threads, options.cpu_level},
                 options.sparse),
         writer_(spec),
+        recorder_(spec.num_kv_heads, shape_.group, spec.head_dim),
         num_to_rank_(static_cast<std::size_t>(options.max_threads),
                      std::vector<int>(static_cast<std::size_t>(spec.num_kv_heads))),
         plans_(groups_.size()),
@@ -112,6 +114,10 @@ class CpuPagedAttention final : public PagedAttention {
 
   void plan(std::span<const SequenceRows> sequences) override {
     sequences_.assign(sequences.begin(), sequences.end());
+    for (const SequenceRows& rows : sequences_) {
+      KAREZ_DCHECK(rows.num_gone % kBlockSize == 0 && rows.num_gone <= rows.first_position,
+                   "whole blocks before the rows are gone");
+    }
     int split_jobs = 0;
     int split_chunks = 0;
     const auto count_splits = [&](const GroupPlan& plan) {
@@ -146,6 +152,7 @@ class CpuPagedAttention final : public PagedAttention {
       next.store(0, std::memory_order_relaxed);
     }
     writer_.plan(sequences_);
+    recorder_.plan(sequences_);
   }
 
   void store(int layer, const KVLayerView& layer_view, const KeyIndexView& index, RowsView keys,
@@ -197,6 +204,9 @@ class CpuPagedAttention final : public PagedAttention {
   void attend(int layer, const KVLayerView& layer_view, RowsView queries, float* out, int thread,
               int num_threads) override {
     const GroupPlan& plan = plan_of(layer);
+    if (plan.window == 0) {
+      recorder_.run(layer, queries, thread, num_threads);
+    }
     Step step{layer, layer_view, queries, out, plan, scratch_[static_cast<std::size_t>(thread)]};
     auto& next = next_item_[static_cast<std::size_t>(layer)];
     const int num_items = static_cast<int>(plan.items.size());
@@ -325,13 +335,19 @@ class CpuPagedAttention final : public PagedAttention {
         .tables[group_of_layer_[static_cast<std::size_t>(step.layer)]];
   }
 
+  // Of the job's first row. Where a table is shorter than the positions, all arithmetic of blocks
+  // and chunks is in places (SequenceRows::num_gone).
+  int place_of(const Step& step, const TileJob& job) const {
+    const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
+    return rows.place_of(rows.first_position + job.first_row, step.plan.window);
+  }
+
   // Blocks [begin, end) of a chunk that any row of the job sees.
   void find_blocks(const Step& step, const TileJob& job, int chunk, ChunkBlocks& blocks) const {
     if (job.sparse_row >= 0) {
       return find_listed_blocks(step, job, chunk, blocks);
     }
-    const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
-    const int first_row = rows.first_position + job.first_row;
+    const int first_row = place_of(step, job);
     const int first = std::max(first_visible(first_row, step.plan.window), chunk * kChunkTokens);
     const int end = std::min(first_row + job.num_rows, (chunk + 1) * kChunkTokens);
     const int chunk_block = chunk * kChunkBlocks;
@@ -364,16 +380,15 @@ class CpuPagedAttention final : public PagedAttention {
   }
 
   void prepare_tile(const Step& step, const TileJob& job) const {
-    const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
     QueryTile& tile = step.scratch.tile;
     tile.num_vectors = job.num_rows * shape_.group;
-    tile.first_position = rows.first_position + job.first_row;
+    tile.first_position = place_of(step, job);
     tile.window = step.plan.window;
     if (job.sparse_row >= 0) {
       // The list ends with the row's own block.
       const SparseRow& row = selector_.rows()[static_cast<std::size_t>(job.sparse_row)];
       tile.first_position =
-          (static_cast<int>(list_of(job).size()) - 1) * kBlockSize + row.position % kBlockSize;
+          (static_cast<int>(list_of(job).size()) - 1) * kBlockSize + row.place % kBlockSize;
     }
   }
   void load_queries(const Step& step, const TileJob& job) const {
@@ -467,7 +482,7 @@ class CpuPagedAttention final : public PagedAttention {
         static_cast<std::size_t>(rows.first_row + job.first_row) * step.queries.row_stride +
         head_offset(job);
     const std::vector<float> masses = recalled_mass(recall_shape_, step.view, table_of(step, job),
-                                                    job.kv_head, row.position, query, list_of(job));
+                                                    job.kv_head, row.place, query, list_of(job));
     for (std::size_t h = 0; h < masses.size(); ++h) {
       step.scratch.recall.push_back({step.layer, job.sequence, row.position,
                                      job.kv_head * shape_.group + static_cast<int>(h), masses[h]});
@@ -490,6 +505,7 @@ class CpuPagedAttention final : public PagedAttention {
   RowSelector selector_;
   RowRanker ranker_;
   RowWriter writer_;
+  QueryRecorder recorder_;
   std::vector<std::vector<int>> num_to_rank_;  // [threads][num_kv_heads]
   SelectionListener* listener_ = nullptr;      // borrowed
 

@@ -58,7 +58,9 @@ class PagedAttention {
                                                           const AttentionOptions& options);
   virtual ~PagedAttention() = default;
 
-  // Cuts the step into work items. Tables must stay valid until the last layer is done.
+  // Cuts the step into work items, and says which rows' queries attend() keeps for whoever asks for
+  // them (SequenceRows::queries; layers without a window, hint rows never). Tables must stay valid
+  // until the last layer is done.
   virtual void plan(std::span<const SequenceRows> sequences) = 0;
 
   // Writes the rows' keys and values, f32 [num_kv_heads, head_dim] each, into their blocks, and the

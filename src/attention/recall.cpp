@@ -23,11 +23,11 @@ double score_of(const RecallShape& shape, const float* query, const float* key) 
 }  // namespace
 
 std::vector<float> recalled_mass(const RecallShape& shape, const KVLayerView& view,
-                                 BlockTableView table, int kv_head, int position,
-                                 const float* query, std::span<const std::int32_t> selected) {
+                                 BlockTableView table, int kv_head, int place, const float* query,
+                                 std::span<const std::int32_t> selected) {
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const auto group = static_cast<std::size_t>(shape.group);
-  const auto num_tokens = static_cast<std::size_t>(position) + 1;
+  const auto num_tokens = static_cast<std::size_t>(place) + 1;
   std::vector<double> scores(group * num_tokens);
   std::vector<double> top(group, -std::numeric_limits<double>::infinity());
   std::vector<float> keys(std::size_t{kBlockSize} * dim);

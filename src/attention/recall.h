@@ -39,10 +39,10 @@ struct RecallShape {
   float softcap;  // 0: off
 };
 
-// One mass for each query head. query: f32 [group][head_dim] of the row at `position`; selected:
+// One mass for each query head. query: f32 [group][head_dim] of the row at `place`; selected:
 // ascending entries of the table.
 std::vector<float> recalled_mass(const RecallShape& shape, const KVLayerView& view,
-                                 BlockTableView table, int kv_head, int position,
-                                 const float* query, std::span<const std::int32_t> selected);
+                                 BlockTableView table, int kv_head, int place, const float* query,
+                                 std::span<const std::int32_t> selected);
 
 }  // namespace karez

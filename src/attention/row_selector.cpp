@@ -209,7 +209,7 @@ void RowSelector::Impl::scan(const IndexScan& index_scan, const SelectJob& job, 
     blocks.records[b] = index.record(kv_head, block_at(table, list, first + b));
   }
   blocks.last_tokens =
-      first + blocks.num_blocks == num_blocks ? row_of(job).position % kBlockSize + 1 : kBlockSize;
+      first + blocks.num_blocks == num_blocks ? row_of(job).place % kBlockSize + 1 : kBlockSize;
   const auto vector = static_cast<std::size_t>((kv_head - job.kv_head) * shape.group);
   const auto num_chunks = static_cast<std::size_t>(job.num_chunks);
   const std::size_t reference =
@@ -412,7 +412,7 @@ std::int64_t RowSelector::num_dropped() const {
     const SelectedBlocks& entry = impl_->selected[i];
     const SparseRow& row =
         impl_->sparse.rows[i / static_cast<std::size_t>(impl_->shape.num_kv_heads)];
-    KAREZ_DCHECK(!entry.blocks.empty() && entry.blocks.back() == row.position / kBlockSize,
+    KAREZ_DCHECK(!entry.blocks.empty() && entry.blocks.back() == row.place / kBlockSize,
                  "a row attends to its own block");
     dropped += row.shape.num_selected() - static_cast<std::int64_t>(entry.blocks.size());
   }

@@ -43,9 +43,10 @@ void RowWriter::run(std::size_t table_group, const KVLayerView& layer_view,
   for (std::size_t unit = border(thread); unit < border(thread + 1); ++unit) {
     const Run& run = runs_[unit / static_cast<std::size_t>(num_kv_heads_)];
     const int head = static_cast<int>(unit % static_cast<std::size_t>(num_kv_heads_));
-    const BlockTableView table =
-        sequences_[static_cast<std::size_t>(run.sequence)].tables[table_group];
-    const BlockId block = table[static_cast<std::size_t>(run.block)];
+    const SequenceRows& sequence = sequences_[static_cast<std::size_t>(run.sequence)];
+    const int place = sequence.place_of(run.block * kBlockSize, groups_[table_group].window);
+    const BlockId block =
+        sequence.tables[table_group][static_cast<std::size_t>(place / kBlockSize)];
     KAREZ_DCHECK(!block.is_none(), "a row to be stored has no block");
     const auto rows_of = [&](RowsView view) {
       return TokenRows{view.data + static_cast<std::size_t>(run.row) * view.row_stride +
@@ -69,7 +70,7 @@ void RowWriter::write_index(const KeyIndexView& index, const Run& run, int head,
   std::byte* record = index.record(head, block);
   const bool completes = run.first_token + run.num_tokens == kBlockSize;
   if (codes_tokens(index.kind())) {
-    const float* centre = index.centres() == nullptr ? nullptr : index.centres() + head * head_dim_;
+    const float* centre = index.centre(head, head_dim_);
     index_tokens(index.kind(), head_dim_, record, run.first_token, run.num_tokens, keys, centre);
     if (index.has_coarse() && completes) {
       index_mean(head_dim_, index.coarse_record(head, block), type_, slot, centre);

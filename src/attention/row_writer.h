@@ -23,7 +23,10 @@ namespace karez {
 class RowWriter {
  public:
   explicit RowWriter(const KVCacheSpec& spec)
-      : head_dim_(spec.head_dim), num_kv_heads_(spec.num_kv_heads), type_(spec.type) {}
+      : head_dim_(spec.head_dim),
+        num_kv_heads_(spec.num_kv_heads),
+        type_(spec.type),
+        groups_(spec.layer_groups()) {}
 
   // Must stay valid until the last run().
   void plan(std::span<const SequenceRows> sequences);
@@ -36,7 +39,7 @@ class RowWriter {
   // Consecutive rows that lie in one block.
   struct Run {
     int sequence;
-    int block;
+    int block;  // of their positions, which is not everywhere the table's entry
     int first_token;
     int num_tokens;
     int row;  // in the batch
@@ -48,6 +51,7 @@ class RowWriter {
   int head_dim_;
   int num_kv_heads_;
   KvType type_;
+  std::vector<LayerGroup> groups_;
   std::span<const SequenceRows> sequences_;
   std::vector<Run> runs_;
 };

@@ -14,7 +14,7 @@ namespace karez {
 // What one row attends to in one KV head of the layer at hand.
 struct SelectedBlocks {
   int sequence;  // index in the step's sequences
-  int position;
+  int position;  // of the row; not its place in a table that is shorter (SequenceRows::num_gone)
   int kv_head;
   bool is_hint;  // one of SequenceRows::num_hint_rows
   // Ascending entries of the sequence's block table. Entries may be dropped, in place and in order;

@@ -16,13 +16,14 @@ SparseRows find_sparse_rows(std::span<const SequenceRows> sequences, const Spars
     const std::int64_t skipped = std::int64_t{rows.first_sparse_position} - rows.first_position;
     for (std::int64_t row = std::max<std::int64_t>(0, skipped); row < rows.num_rows; ++row) {
       const int position = rows.first_position + static_cast<int>(row);
-      const SelectionShape shape = selection_shape(options.rule(), position);
+      const int place = rows.place_of(position, 0);
+      const SelectionShape shape = selection_shape(options.rule(), place);
       if (shape.selects_all()) {
         continue;
       }
       const bool is_hint = row >= rows.num_rows - rows.num_hint_rows;
-      out.rows.push_back(
-          {static_cast<int>(s), static_cast<int>(row), position, is_hint, shape, out.num_selected});
+      out.rows.push_back({static_cast<int>(s), static_cast<int>(row), position, place, is_hint,
+                          shape, out.num_selected});
       out.num_selected +=
           static_cast<std::size_t>(shape.num_selected()) * static_cast<std::size_t>(num_kv_heads);
     }

@@ -1,9 +1,9 @@
 // Which rows of a step select their blocks, and where their lists will lie.
 //
-// A row is sparse if its position says so (SequenceRows::first_sparse_position) and its context is
-// longer than what it may select. Both depend on the request alone, never on the batch: a row is
-// treated alike in any company. The number of blocks that a row selects is known before its scores.
-// Thread: values and pure functions.
+// A row is sparse if its position says so (SequenceRows::first_sparse_position) and its context,
+// which is what its table holds, is longer than what it may select. Both depend on the request
+// alone, never on the batch: a row is treated alike in any company. The number of blocks that a row
+// selects is known before its scores. Thread: values and pure functions.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +45,7 @@ struct SparseRow {
   int sequence;
   int row;  // within the sequence's rows
   int position;
+  int place;  // among what its table holds: SequenceRows::place_of()
   bool is_hint;
   SelectionShape shape;
   std::size_t first_selected;  // of the list of KV head 0 among all lists of a layer

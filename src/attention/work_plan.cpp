@@ -46,8 +46,9 @@ void add_dense_rows(GroupPlan& plan, int sequence, const SequenceRows& rows, int
   const int rows_of_tile = tile_rows(shape.group);
   const int tiles = (num_rows + rows_of_tile - 1) / rows_of_tile;
   const bool few_jobs = tiles * shape.num_kv_heads < kJobsPerThread * shape.max_threads;
-  const int end = rows.first_position + num_rows;
-  const int first_block = first_visible(rows.first_position, plan.window) / kBlockSize;
+  const int first_place = rows.place_of(rows.first_position, plan.window);
+  const int end = first_place + num_rows;
+  const int first_block = first_visible(first_place, plan.window) / kBlockSize;
   plan.blocks_read += static_cast<std::int64_t>((end + kBlockSize - 1) / kBlockSize - first_block) *
                       shape.num_kv_heads;
   for (int head = 0; head < shape.num_kv_heads; ++head) {
@@ -59,7 +60,7 @@ void add_dense_rows(GroupPlan& plan, int sequence, const SequenceRows& rows, int
       job.sparse_row = -1;
       job.first_row = tile * rows_of_tile;
       job.num_rows = std::min(rows_of_tile, num_rows - job.first_row);
-      const int first = rows.first_position + job.first_row;
+      const int first = first_place + job.first_row;
       job.chunk_begin = first_visible(first, plan.window) / kChunkTokens;
       job.chunk_end = (first + job.num_rows - 1) / kChunkTokens + 1;
       add_job(plan, job, few_jobs);

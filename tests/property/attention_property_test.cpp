@@ -1,7 +1,11 @@
-// Random mixes of sequences, forks, row counts, sparse rows and threads against the reference.
+// Random mixes of sequences, forks, compressed windows, row counts, sparse rows and threads against
+// the reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <random>
+#include <vector>
 
 #include "support/attention_harness.h"
 
@@ -57,6 +61,22 @@ TEST_P(AttentionProperty, AnyMixOfSequencesAgreesWithTheReference) {
     ASSERT_LT(test::largest_difference(out, harness.expected(ranges)),
               o.type == KvType::kF32 ? 2e-6 : 6e-3)
         << to_string(o.cpu_level) << " " << to_string(o.type);
+    const SequenceId compressed = sequences[random() % sequences.size()];
+    const int num_tokens = harness.kv().num_tokens(compressed);
+    const int begin = std::max(harness.compressed_end(compressed), pick(random, {0, 16, 32}));
+    const int window = pick(random, {32, 80, 128});
+    if (num_tokens > begin + window) {
+      const int num_kept = pick(random, {16, 32});
+      const auto seed = static_cast<unsigned>(random());
+      harness.compress(compressed, begin, begin + window, [=](int layer, int kv_head) {
+        std::vector<int> positions(static_cast<std::size_t>(window));
+        std::iota(positions.begin(), positions.end(), begin);
+        std::shuffle(positions.begin(), positions.end(),
+                     std::mt19937(seed + static_cast<unsigned>(100 * layer + kv_head)));
+        positions.resize(static_cast<std::size_t>(num_kept));
+        return positions;
+      });
+    }
     const SequenceId parent = sequences[random() % sequences.size()];
     sequences.push_back(harness.fork(parent, harness.kv().num_tokens(parent)));
   }

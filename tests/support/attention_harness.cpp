@@ -118,9 +118,11 @@ void AttentionHarness::extend(SequenceId sequence, int num_rows) {
   }
 }
 
-SequenceId AttentionHarness::open(std::uint32_t content) {
+SequenceId AttentionHarness::open(std::uint32_t content, int position_shift) {
   const SequenceId id = kv_->open();
-  contents_[id] = content;
+  contents_[id] = {};
+  contents_[id].numbers = content;
+  contents_[id].shift = position_shift;
   return id;
 }
 
@@ -183,12 +185,14 @@ std::vector<float> AttentionHarness::step(const std::vector<RowRange>& ranges, i
     num_rows += range.num_rows;
     rows.first_sparse_position = range.first_sparse_position;
     rows.num_hint_rows = range.num_hint_rows;
+    rows.queries = range.queries;
+    rows.num_gone = contents_.at(range.sequence).num_gone();
     extend(range.sequence, range.num_rows);
     for (int r = 0; r < range.num_rows; ++r) {
       const int position = rows.first_position + r;
-      const std::uint32_t content = contents_.at(range.sequence);
+      const Content& content = contents_.at(range.sequence);
       const auto append = [&](std::vector<float>& to, Kind kind) {
-        const std::vector<float> numbers = row(kind, content, position);
+        const std::vector<float> numbers = row(kind, content.numbers, position + content.shift);
         to.insert(to.end(), numbers.begin(), numbers.end());
       };
       append(queries, Kind::kQuery);
@@ -197,9 +201,19 @@ std::vector<float> AttentionHarness::step(const std::vector<RowRange>& ranges, i
     }
     sequences.push_back(rows);
   }
+  std::vector<std::vector<BlockId>> packed_tables(ranges.size());
   for (std::size_t s = 0; s < ranges.size(); ++s) {
+    const Content& content = contents_.at(ranges[s].sequence);
     for (int group = 0; group < num_groups; ++group) {
-      sequences[s].tables.push_back(kv_->table(ranges[s].sequence, group));
+      const BlockTableView whole = kv_->table(ranges[s].sequence, group);
+      sequences[s].tables.push_back(whole);
+      if (kv_->layer_groups()[static_cast<std::size_t>(group)].window == 0 &&
+          content.compressed_end > 0) {
+        packed_tables[s] = content.blocks;
+        packed_tables[s].insert(packed_tables[s].end(),
+                                whole.begin() + content.compressed_end / kBlockSize, whole.end());
+        sequences[s].tables.back() = packed_tables[s];
+      }
     }
   }
   const auto head_dim = static_cast<std::size_t>(options_.head_dim);
@@ -243,13 +257,131 @@ void AttentionHarness::fill(SequenceId sequence, int num_tokens) {
   }
 }
 
-const ReferenceTokens& AttentionHarness::reference_tokens(std::uint32_t content, int num_tokens) {
-  ReferenceTokens& tokens = references_[content];
+int AttentionHarness::windowless_group() const {
+  const auto& groups = kv_->layer_groups();
+  const auto found = std::ranges::find(groups, 0, &LayerGroup::window);
+  KAREZ_CHECK(found != groups.end(), "a layer without a window");
+  return static_cast<int>(found - groups.begin());
+}
+
+void AttentionHarness::write_pairs(const Content& content, int layer, int kv_head, BlockId block,
+                                   std::span<const int> position_of) {
+  const auto dim = static_cast<std::size_t>(options_.head_dim);
+  std::vector<float> keys;
+  std::vector<float> values;
+  for (const int position : position_of) {
+    for (int i = 0; i < options_.head_dim; ++i) {
+      const int at = position + content.shift;
+      keys.push_back(number(Kind::kKey, content.numbers, at, kv_head, i));
+      values.push_back(number(Kind::kValue, content.numbers, at, kv_head, i));
+    }
+  }
+  std::byte* slot = kv_->layer(layer).slot(kv_head, block);
+  store_in_block(options_.type, options_.head_dim, slot, 0, kBlockSize, {keys.data(), dim},
+                 {values.data(), dim});
+  if (index_) {
+    index_stored_block(index_->view(layer), kv_head, block, options_.head_dim, options_.type, slot);
+  }
+}
+
+void AttentionHarness::compress(SequenceId sequence, int begin, int end, const KeptPairs& kept) {
+  const int group = windowless_group();
+  Content& content = contents_.at(sequence);
+  const BlockTableView old = kv_->table(sequence, group);
+  const auto old_blocks = old.subspan(static_cast<std::size_t>(begin / kBlockSize),
+                                      static_cast<std::size_t>((end - begin) / kBlockSize));
+  std::vector<BlockId> replaced(old_blocks.begin(), old_blocks.end());
+  for (const auto& [other, unused] : contents_) {
+    if (other != sequence) {
+      std::erase_if(replaced, [table = kv_->table(other, group)](BlockId block) {
+        return std::ranges::find(table, block) != table.end();
+      });
+    }
+  }
+  if (content.blocks.empty()) {
+    content.blocks.assign(old.begin(), old.begin() + begin / kBlockSize);
+  } else {
+    KAREZ_CHECK(begin == content.compressed_end, "windows follow each other");
+  }
+  const std::size_t first_place = content.blocks.size() * std::size_t{kBlockSize};
+  const std::vector<int> layers = kv_->layer_groups()[static_cast<std::size_t>(group)].layers;
+  const std::size_t num_kept = kept(layers.front(), 0).size();
+  // Its own sequence has the new blocks; it stays open.
+  const SequenceId owner = kv_->open();
+  KAREZ_CHECK(kv_->extend(owner, static_cast<int>(num_kept)), "the harness' cap is too small");
+  const BlockTableView packed = kv_->table(owner, group);
+  Content infinite;
+  infinite.numbers = kInfiniteContent;
+  const std::vector<int> any_positions(std::size_t{kBlockSize}, 0);
+  for (const int layer : layers) {
+    for (int head = 0; head < options_.num_kv_heads; ++head) {
+      const std::vector<int> positions = kept(layer, head);
+      KAREZ_CHECK(positions.size() == num_kept && num_kept % kBlockSize == 0, "equally many");
+      std::vector<int>& places = content.positions[{layer, head}];
+      for (auto p = static_cast<int>(places.size()); p < static_cast<int>(first_place); ++p) {
+        places.push_back(p);
+      }
+      places.insert(places.end(), positions.begin(), positions.end());
+      for (std::size_t b = 0; b < packed.size(); ++b) {
+        write_pairs(content, layer, head, packed[b],
+                    std::span(positions).subspan(b * std::size_t{kBlockSize}, kBlockSize));
+      }
+      for (const BlockId block : replaced) {
+        write_pairs(infinite, layer, head, block, any_positions);
+      }
+    }
+  }
+  content.blocks.insert(content.blocks.end(), packed.begin(), packed.end());
+  content.compressed_end = end;
+}
+
+void AttentionHarness::overwrite(SequenceId sequence, int first_place, const KeptPairs& kept) {
+  const int group = windowless_group();
+  const Content& content = contents_.at(sequence);
+  const BlockTableView table = kv_->table(sequence, group);
+  for (const int layer : kv_->layer_groups()[static_cast<std::size_t>(group)].layers) {
+    for (int head = 0; head < options_.num_kv_heads; ++head) {
+      std::vector<int> positions = kept(layer, head);
+      for (int& position : positions) {
+        position -= content.shift;
+      }
+      for (std::size_t b = 0; b < positions.size() / std::size_t{kBlockSize}; ++b) {
+        write_pairs(content, layer, head,
+                    table[static_cast<std::size_t>(first_place / kBlockSize) + b],
+                    std::span(positions).subspan(b * std::size_t{kBlockSize}, kBlockSize));
+      }
+    }
+  }
+}
+
+ReferenceTokens AttentionHarness::packed_tokens(const Content& content, int layer,
+                                                const ReferenceTokens& tokens,
+                                                int num_places) const {
+  const auto dim = static_cast<std::size_t>(options_.head_dim);
+  const auto heads = static_cast<std::size_t>(options_.num_kv_heads);
+  ReferenceTokens out;
+  for (int place = 0; place < num_places; ++place) {
+    for (std::size_t head = 0; head < heads; ++head) {
+      const std::vector<int>& positions = content.positions.at({layer, static_cast<int>(head)});
+      const auto at = static_cast<std::size_t>(place);
+      const int position = at < positions.size() ? positions[at] : place + content.num_gone();
+      const std::size_t first = (static_cast<std::size_t>(position) * heads + head) * dim;
+      for (std::size_t i = first; i < first + dim; ++i) {
+        out.keys.push_back(tokens.keys[i]);
+        out.values.push_back(tokens.values[i]);
+      }
+    }
+  }
+  return out;
+}
+
+const ReferenceTokens& AttentionHarness::reference_tokens(const Content& content, int num_tokens) {
+  ReferenceTokens& tokens = references_[{content.numbers, content.shift}];
   const std::size_t row_floats =
       static_cast<std::size_t>(options_.num_kv_heads) * static_cast<std::size_t>(options_.head_dim);
   const auto append = [&](std::vector<float>& to, Kind kind) {
     for (int p = static_cast<int>(to.size() / row_floats); p < num_tokens; ++p) {
-      std::vector<float> numbers = row(kind, content, p);
+      std::vector<float> numbers = row(kind, content.numbers, p + content.shift);
       for (std::size_t at = 0; at < numbers.size();
            at += static_cast<std::size_t>(options_.head_dim)) {
         const std::span<float> head(&numbers[at], static_cast<std::size_t>(options_.head_dim));
@@ -279,11 +411,16 @@ std::vector<float> AttentionHarness::expected(const std::vector<RowRange>& range
     shape.window = options_.layer_windows[layer];
     for (std::size_t r = 0; r < ranges.size(); ++r) {
       const RowRange& range = ranges[r];
-      const std::uint32_t content = contents_.at(range.sequence);
+      const Content& content = contents_.at(range.sequence);
       const int end = kv_->num_tokens(range.sequence);
-      const ReferenceTokens& tokens = reference_tokens(content, end);
+      const bool is_packed = shape.window == 0 && content.compressed_end > 0;
+      const int num_gone = is_packed ? content.num_gone() : 0;
+      ReferenceTokens tokens = reference_tokens(content, end);
+      if (is_packed) {
+        tokens = packed_tokens(content, static_cast<int>(layer), tokens, end - num_gone);
+      }
       for (int position = end - range.num_rows; position < end; ++position) {
-        std::vector<float> query = row(Kind::kQuery, content, position);
+        std::vector<float> query = row(Kind::kQuery, content.numbers, position + content.shift);
         if (options_.type != KvType::kF32) {
           std::transform(query.begin(), query.end(), query.begin(), through_bf16);
         }
@@ -296,7 +433,7 @@ std::vector<float> AttentionHarness::expected(const std::vector<RowRange>& range
           }
         }
         const std::vector<float> result =
-            reference_attention(shape, tokens, query, position, blocks);
+            reference_attention(shape, tokens, query, position - num_gone, blocks);
         out.insert(out.end(), result.begin(), result.end());
       }
     }

@@ -36,12 +36,17 @@ struct HarnessOptions {
   SparseOptions sparse = {};  // with an index, whose kind it names, where it is on
 };
 
+// Which of a window's positions a KV head of a layer keeps, in the order in which they are packed:
+// a multiple of 16, equally many everywhere.
+using KeptPairs = std::function<std::vector<int>(int layer, int kv_head)>;
+
 // Rows to run: the next num_rows tokens of a sequence.
 struct RowRange {
   SequenceId sequence;
   int num_rows = 1;
   int first_sparse_position = SequenceRows::kNeverSparse;
   int num_hint_rows = 0;
+  QueryRing* queries = nullptr;
 };
 
 class AttentionHarness {
@@ -53,9 +58,19 @@ class AttentionHarness {
 
   KVCacheManager& kv() { return *kv_; }
   // `content` picks the made-up numbers. Sequences of equal content hold equal tokens.
-  SequenceId open(std::uint32_t content);
+  // position_shift: the numbers of position p are those of p + position_shift.
+  SequenceId open(std::uint32_t content, int position_shift = 0);
   SequenceId fork(SequenceId parent, int num_tokens);
   void close(SequenceId sequence);
+
+  // Puts the kept pairs of positions [begin, end), whole blocks, into new blocks in the place of
+  // those, for layers without a window; old blocks that nobody shares are filled with infinities.
+  // The next one of a sequence begins where the last one ended.
+  void compress(SequenceId sequence, int begin, int end, const KeptPairs& kept);
+  // Position behind what was compressed.
+  int compressed_end(SequenceId sequence) const { return contents_.at(sequence).compressed_end; }
+  // Writes those pairs over the ones at first_place of a sequence that was never compressed.
+  void overwrite(SequenceId sequence, int first_place, const KeptPairs& kept);
 
   // Extends each sequence, stores its rows and attends, in every layer.
   // Returns [num_layers][rows of all ranges][num_heads * head_dim].
@@ -91,11 +106,29 @@ class AttentionHarness {
     std::function<void(int, std::span<SelectedBlocks>)> before;
     int calls = 0;
   };
+  // What open() and compress() made of a sequence.
+  struct Content {
+    std::uint32_t numbers = 0;
+    int shift = 0;
+    int compressed_end = 0;       // position
+    std::vector<BlockId> blocks;  // the table up to there
+    // Positions at the places of these blocks, by layer and KV head; absent: places themselves.
+    std::map<std::pair<int, int>, std::vector<int>> positions;
+
+    int num_gone() const { return compressed_end - static_cast<int>(blocks.size()) * kBlockSize; }
+  };
   void scatter_slots();
+  int windowless_group() const;
+  // Of one block of a layer and KV head: position_of[t] is that of its pair t.
+  void write_pairs(const Content& content, int layer, int kv_head, BlockId block,
+                   std::span<const int> position_of);
   void extend(SequenceId sequence, int num_rows);
   float number(Kind kind, std::uint32_t content, int position, int head, int i) const;
   std::vector<float> row(Kind kind, std::uint32_t content, int position) const;
-  const ReferenceTokens& reference_tokens(std::uint32_t content, int num_tokens);
+  const ReferenceTokens& reference_tokens(const Content& content, int num_tokens);
+  // The same in the order of a layer's places.
+  ReferenceTokens packed_tokens(const Content& content, int layer, const ReferenceTokens& tokens,
+                                int num_places) const;
   std::vector<float> step(const std::vector<RowRange>& ranges, int num_threads, bool attend);
 
   HarnessOptions options_;
@@ -103,8 +136,8 @@ class AttentionHarness {
   std::optional<KeyIndex> index_;
   std::unique_ptr<PagedAttention> attention_;
   Listener listener_;
-  std::map<SequenceId, std::uint32_t> contents_;
-  std::map<std::uint32_t, ReferenceTokens> references_;
+  std::map<SequenceId, Content> contents_;
+  std::map<std::pair<std::uint32_t, int>, ReferenceTokens> references_;
 };
 
 // Largest absolute difference; NaN if any element of either is NaN.
