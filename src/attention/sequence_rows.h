@@ -5,9 +5,7 @@
 // it is sparse, to blocks of them that it selects.
 #pragma once
 
-#include <cstdint>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "kv/block_table.h"
@@ -15,16 +13,6 @@
 namespace karez {
 
 class QueryRing;
-
-// Entries [begin, end) of a table that are archived pages: 16 pairs each in 4 bits
-// (archive_page.h), several in one block. Entry e is page pages[e - begin] of its block.
-struct ArchivedEntries {
-  int begin = 0;
-  int end = 0;
-  std::span<const std::uint8_t> pages;  // [end - begin]
-
-  int count() const { return end - begin; }
-};
 
 struct SequenceRows {
   // Of a sequence whose rows all attend to everything.

@@ -209,12 +209,21 @@ Expected<int> generate(const GenerateFlags& typed) {
   if (!kv) {
     return fail(std::move(kv.error()));
   }
-  const GeneratorOptions generator_options{*context,
-                                           options.max_tokens,
-                                           options.chunk_tokens,
-                                           flags.sampling.stop,
-                                           !options.sparse.is_on(),
-                                           flags.ignore_eos};
+  GeneratorOptions generator_options{*context,
+                                     options.max_tokens,
+                                     options.chunk_tokens,
+                                     flags.sampling.stop,
+                                     !options.sparse.is_on(),
+                                     flags.ignore_eos};
+  if (flags.compress.compress) {
+    if (!(*kv)->compressible_group()) {
+      return fail(StatusCode::kInvalidArgument,
+                  "--compress: every layer of this model has a sliding window, there is nothing to "
+                  "compress");
+    }
+    generator_options.compression =
+        schedule_of(options.compression, static_cast<int>(tokens->size()), kBlockSize, 0);
+  }
   if (auto fits = check_prompt(*tokens, generator_options, config->vocab_size, **kv); !fits) {
     return fail(std::move(fits.error()));
   }
@@ -289,8 +298,15 @@ Expected<int> generate(const GenerateFlags& typed) {
     }
   };
   callbacks.on_text = [&](std::string_view text) { return answer.write(text); };
+  std::optional<WindowCompressor> compressor;
+  if (generator_options.compression.is_on()) {
+    compressor.emplace(
+        **kv, key_index->get(), options.compression,
+        WindowCompressor::Attention{config->attention_scale, config->attention_logit_softcap});
+  }
   Generator generator(**runner, **kv, TokenText::of(**tokenizer), key_index->get(),
-                      options.home.is_on() ? &loader : nullptr, speculation->get());
+                      options.home.is_on() ? &loader : nullptr, speculation->get(),
+                      compressor ? &*compressor : nullptr);
   auto result = generator.run(*tokens, generator_options, **sampler, callbacks, interrupt.flag());
   prefill.finish();
   answer.end_line();

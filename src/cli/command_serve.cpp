@@ -202,6 +202,8 @@ Expected<int> serve(const ServeFlags& typed) {
   }
   engine_options.dense_rows = !options.sparse.is_on();
   engine_options.context_tokens = *context;
+  engine_options.compress = options.flags.compress.compress;
+  engine_options.compression = options.compression;
   engine_options.max_queue = static_cast<int>(options.flags.max_queue);
   engine_options.prefix_cache = !options.flags.no_prefix_cache;
   engine_options.kv_identity =

@@ -116,6 +116,7 @@ void add_generate_flags(CLI::App& command, GenerateFlags& flags) {
   add_selection_flags(command, flags.sparse);
   add_tier_flags(command, flags.tiers);
   add_spec_flags(command, flags.spec);
+  add_compress_flags(command, flags.compress, "Compress the KV of the answer as it ages");
 
   const auto number = [&](const std::string& name, auto& value, const std::string& help) {
     command.add_option(name, value, help)->capture_default_str()->type_name("N")->group("Sampling");
@@ -201,6 +202,14 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
   options.home = std::move(tiers->home);
   options.spec = std::move(tiers->spec);
   options.on_miss = tiers->on_miss;
+  if (auto used = check_compression_is_used(flags.compress); !used) {
+    return fail(std::move(used.error()));
+  }
+  auto compression = check_compress_flags(flags.compress);
+  if (!compression) {
+    return fail(std::move(compression.error()));
+  }
+  options.compression = *compression;
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);
     if (!bytes) {

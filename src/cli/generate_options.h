@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/compress_flags.h"
 #include "cli/sparse_flags.h"
 #include "cli/spec_flags.h"
 #include "cli/tier_flags.h"
@@ -42,6 +43,7 @@ struct GenerateFlags {
   SparseFlags sparse;
   TierFlags tiers;
   SpecFlags spec;
+  CompressFlags compress;
 
   SamplingParams sampling;
   std::int64_t seed = -1;
@@ -62,6 +64,7 @@ struct GenerateOptions {
   HomeOptions home;
   SpecOptions spec;
   OnMiss on_miss;
+  CompressionOptions compression;
   std::optional<std::int64_t> kv_fast_bytes;
 };
 

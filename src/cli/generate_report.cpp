@@ -79,6 +79,12 @@ std::string to_table(const GenerateReport& report) {
                       report.missed.worst * 100, to_string(report.on_miss));
     }
   }
+  if (r.compression) {
+    const CompressionStats& c = *r.compression;
+    text += fmt::format("{:<10} {} windows, {} less KV, {} of queries kept, {}\n", "compressed",
+                        c.windows, format_bytes(c.bytes_saved), format_bytes(c.query_bytes),
+                        format_seconds(c.seconds));
+  }
   text += fmt::format("{:<10} {}, {} threads\n", "load", format_seconds(report.load_seconds),
                       report.threads);
   text += fmt::format("{:<10} {}: {}\n", "end", name_of(r.finish_reason), explain(r.finish_reason));
@@ -143,6 +149,16 @@ std::string to_json(const GenerateReport& report) {
     run["blocks_skipped"] = report.missed.blocks_skipped;
     run["missed_mass_mean"] = report.missed.mean();
     run["missed_mass_worst"] = report.missed.worst;
+  }
+  if (r.compression) {
+    const CompressionStats& c = *r.compression;
+    run["compression"] = {{"windows", c.windows},
+                          {"pairs_kept", c.pairs_kept},
+                          {"pairs_archived", c.pairs_archived},
+                          {"pairs_dropped", c.pairs_dropped},
+                          {"bytes_saved", c.bytes_saved},
+                          {"query_bytes", c.query_bytes},
+                          {"seconds", c.seconds}};
   }
   // A file name need not be UTF-8.
   return nlohmann::json{{"runs", nlohmann::json::array({run})}}.dump(

@@ -107,6 +107,8 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_selection_flags(command, flags.sparse);
   add_tier_flags(command, flags.tiers);
   add_spec_flags(command, flags.spec);
+  add_compress_flags(command, flags.compress,
+                     "Compress the KV of answers as they age, unless a request says otherwise");
   command
       .add_flag("--no-repack", flags.no_repack,
                 "Keep the weights in the layout of the file: less memory, slower")
@@ -226,6 +228,11 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
   options.home = std::move(tiers->home);
   options.spec = std::move(tiers->spec);
   options.on_miss = tiers->on_miss;
+  auto compression = check_compress_flags(flags.compress);
+  if (!compression) {
+    return fail(std::move(compression.error()));
+  }
+  options.compression = *compression;
   options.scheduler.decode_floor_tokens = decode_floor_tokens(options.sparse);
   if (!flags.kv_fast_bytes.empty()) {
     auto bytes = parse_bytes(flags.kv_fast_bytes);

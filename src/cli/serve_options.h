@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/compress_flags.h"
 #include "cli/sparse_flags.h"
 #include "cli/spec_flags.h"
 #include "cli/tier_flags.h"
@@ -35,6 +36,7 @@ struct ServeFlags {
   SparseFlags sparse;
   TierFlags tiers;
   SpecFlags spec;
+  CompressFlags compress;
 
   std::int64_t max_num_seqs = 64;
   std::int64_t max_num_batched_tokens = 512;
@@ -67,6 +69,7 @@ struct ServeOptions {
   HomeOptions home;
   SpecOptions spec;
   OnMiss on_miss;
+  CompressionOptions compression;
   std::optional<std::int64_t> kv_fast_bytes;
   SchedulerOptions scheduler;
   ServerOptions server;

@@ -141,10 +141,11 @@ Expected<void> CompressionOptions::validate() const {
 }
 
 CompressionSchedule schedule_of(const CompressionOptions& options, int prompt_tokens,
-                                int sink_tokens) {
+                                int sink_tokens, int pages_per_block) {
   const int begin = std::max(options.compresses_prompt ? 0 : prompt_tokens, sink_tokens);
   return {(begin + kBlockSize - 1) / kBlockSize * kBlockSize, options.window_tokens,
-          options.kept_tokens(), options.recent_tokens, options.archive == CompressArchive::kR4};
+          options.kept_tokens(), options.recent_tokens,
+          options.archive == CompressArchive::kR4 ? pages_per_block : 0};
 }
 
 }  // namespace karez

@@ -55,8 +55,9 @@ struct CompressionOptions {
   Expected<void> set_chunk(std::string_view name);
 };
 
-// sink_tokens are never compressed, prompt_tokens unless compresses_prompt.
+// sink_tokens are never compressed, prompt_tokens unless compresses_prompt. pages_per_block: of
+// archived pages, with an archive.
 CompressionSchedule schedule_of(const CompressionOptions& options, int prompt_tokens,
-                                int sink_tokens);
+                                int sink_tokens, int pages_per_block);
 
 }  // namespace karez

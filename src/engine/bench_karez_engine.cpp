@@ -9,6 +9,7 @@
 #include "engine/bench_engine.h"
 #include "engine/block_loader.h"
 #include "engine/sequence_copy.h"
+#include "engine/sequence_tables.h"
 #include "kv/kv_cache_manager.h"
 #include "kv/residency.h"
 
@@ -208,9 +209,7 @@ class KarezBenchEngine final : public BenchEngine {
     if (key_index_ != nullptr && sequence != base_) {
       rows.first_sparse_position = kv_.num_tokens(base_);
     }
-    for (std::size_t group = 0; group < kv_.layer_groups().size(); ++group) {
-      rows.tables.push_back(kv_.table(sequence, static_cast<int>(group)));
-    }
+    set_tables(rows, kv_, sequence);
     batch_.sequences.push_back(std::move(rows));
     in_batch_.push_back(sequence);
     return true;

@@ -72,7 +72,7 @@ void BlockLoader::visit_dense_rows(int layer, Visit visit) const {
     if (end <= rows.first_position) {
       continue;
     }
-    const std::int64_t last = num_blocks(end);
+    const std::int64_t last = num_blocks(rows.place_of(end, window));
     for (std::int64_t i = first_kept_block(rows.first_position, window); i < last; ++i) {
       for (int head = 0; head < num_kv_heads; ++head) {
         visit(s, head, rows.tables[group][static_cast<std::size_t>(i)]);

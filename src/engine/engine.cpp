@@ -27,6 +27,18 @@ std::unique_ptr<PrefixCache> prefix_cache_of(const EngineOptions& options, KVCac
   return std::make_unique<PrefixCache>(kv, options.kv_identity, options.prefix_hash_bits);
 }
 
+// Null: all layers have sliding windows.
+std::unique_ptr<WindowCompressor> compressor_of(const EngineOptions& options, KVCacheManager& kv,
+                                                const KeyIndex* key_index,
+                                                const ModelConfig& config) {
+  if (!kv.compressible_group()) {
+    return nullptr;
+  }
+  return std::make_unique<WindowCompressor>(
+      kv, key_index, options.compression,
+      WindowCompressor::Attention{config.attention_scale, config.attention_logit_softcap});
+}
+
 }  // namespace
 
 Expected<void> EngineOptions::validate() const {
@@ -41,6 +53,9 @@ Expected<void> EngineOptions::validate() const {
     return valid;
   }
   if (auto valid = check("the context", context_tokens, 2); !valid) {
+    return valid;
+  }
+  if (auto valid = compression.validate(); !valid) {
     return valid;
   }
   return check("max-queue", max_queue, 1);
@@ -71,12 +86,15 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
       vocabulary_(vocabulary),
       limits_{runner->config().vocab_size, options.context_tokens, options.scheduler.max_num_seqs},
       spec_(kv->spec()),
+      can_compress_(kv->compressible_group().has_value()),
       loader_(std::move(loader)),
       runner_(std::move(runner)),
       key_index_(std::move(key_index)),
       kv_(std::move(kv)),
       loop_(*runner_, *kv_, key_index_.get(), loader_.get(), prefix_cache_of(options, *kv_),
-            std::move(speculation), options.scheduler, options.dense_rows, clock_of(options)),
+            std::move(speculation),
+            compressor_of(options, *kv_, key_index_.get(), runner_->config()), options.scheduler,
+            options.dense_rows, clock_of(options)),
       stats_(loop_.stats()) {}
 
 Engine::~Engine() { shutdown(std::chrono::milliseconds(0)); }
@@ -98,6 +116,10 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
                     request.prompt.size(),
                     kv_bytes(static_cast<std::int64_t>(request.prompt.size())),
                     stats().slots_total * stats().slot_bytes));
+  }
+  auto compression = compression_of(request);
+  if (!compression) {
+    return fail(std::move(compression.error()));
   }
   // Samplers are made here: a grammar takes time, which running requests should not wait for.
   std::vector<std::unique_ptr<Sampler>> samplers;
@@ -136,10 +158,30 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
                                     vocabulary_, std::move(samplers[choice]));
   }
   submission.callback = std::move(callback);
+  submission.compression = *compression;
   submission.submitted_seconds = clock_of(options_)();
   submissions_.push_back(std::move(submission));
   wake_.notify_one();
   return last_id_;
+}
+
+Expected<CompressionSchedule> Engine::compression_of(const Request& request) const {
+  const KvCompressionRequest& asked = request.kv_compression;
+  if (!asked.enabled.value_or(options_.compress)) {
+    return CompressionSchedule{};
+  }
+  if (!can_compress_) {
+    return fail(StatusCode::kInvalidArgument,
+                "kv_compression: every layer of this model has a sliding window, there is nothing "
+                "to compress");
+  }
+  CompressionOptions options = options_.compression;
+  options.keep = asked.keep.value_or(options.keep);
+  options.window_tokens = asked.window_tokens.value_or(options.window_tokens);
+  if (auto valid = options.validate(); !valid) {
+    return fail(valid.error().code(), "kv_compression: " + valid.error().message());
+  }
+  return schedule_of(options, static_cast<int>(request.prompt.size()), kBlockSize, 0);
 }
 
 void Engine::cancel(RequestId id) {

@@ -20,6 +20,7 @@
 
 #include "attention/key_index.h"
 #include "base/status.h"
+#include "compress/compression_options.h"
 #include "engine/block_loader.h"
 #include "engine/engine_client.h"
 #include "engine/engine_loop.h"
@@ -40,6 +41,8 @@ struct EngineOptions {
   std::string kv_identity;     // what changes the KV besides the tokens (model, type, positions)
   int prefix_hash_bits = 128;  // less only in tests
   bool dense_rows = false;     // with a key index too: it is for drafts alone
+  bool compress = false;       // the KV of requests that do not say
+  CompressionOptions compression;
   // Seconds since any fixed point; called from several threads. Empty: the steady clock.
   std::function<double()> clock;
 
@@ -77,6 +80,8 @@ class Engine final : public EngineClient {
          std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
          std::unique_ptr<Speculation> speculation);
   void run();
+  // When the windows of the request are compressed, or never.
+  Expected<CompressionSchedule> compression_of(const Request& request) const;
   // Of a sequence of its own.
   std::int64_t kv_bytes(std::int64_t num_tokens) const;
 
@@ -84,6 +89,7 @@ class Engine final : public EngineClient {
   const Vocabulary& vocabulary_;
   const RequestLimits limits_;
   const KVCacheSpec spec_;
+  const bool can_compress_;
   std::unique_ptr<BlockLoader> loader_;  // the engine thread's, as the four below
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<KeyIndex> key_index_;

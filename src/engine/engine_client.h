@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/compression_stats.h"
 #include "engine/kv_map.h"
 #include "engine/missed_mass.h"
 #include "kv/residency.h"
@@ -79,6 +80,7 @@ struct EngineStats {
   bool has_speculation = false;    // there is a drafter
   SpeculationStats speculation;    // what came of it
   MissedMass missed;               // what rows went without, under a bound
+  CompressionStats compression;    // of aged windows; all zero if nobody asked for it
   std::int64_t prompt_tokens = 0;  // computed or found, since start
   std::int64_t generated_tokens = 0;
   std::int64_t steps = 0;

@@ -15,8 +15,10 @@ bool is_decode(const PlannedSequence& planned) { return planned.tokens.size() ==
 
 EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
                        BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
-                       std::unique_ptr<Speculation> speculation, const SchedulerOptions& options,
-                       bool dense_rows, std::function<double()> clock)
+                       std::unique_ptr<Speculation> speculation,
+                       std::unique_ptr<WindowCompressor> compressor,
+                       const SchedulerOptions& options, bool dense_rows,
+                       std::function<double()> clock)
     : runner_(runner),
       kv_(kv),
       key_index_(key_index),
@@ -24,6 +26,7 @@ EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* 
       dense_rows_(dense_rows),
       prefix_cache_(std::move(prefix_cache)),
       speculation_(std::move(speculation)),
+      compressor_(std::move(compressor)),
       scheduler_(kv, prefix_cache_.get(), options),
       clock_(std::move(clock)) {
   KAREZ_CHECK(loader != nullptr || kv.residency() == nullptr, "a home tier needs a loader");
@@ -31,7 +34,7 @@ EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* 
 
 void EngineLoop::add(Submission submission) {
   const Request& request = *submission.request;
-  scheduler_.add(request);
+  scheduler_.add(request, submission.compression);
   ActiveRequest active;
   active.num_unfinished = request.num_choices;
   active.submission = std::move(submission);
@@ -60,6 +63,9 @@ void EngineLoop::cancel_all() {
 
 void EngineLoop::plan() {
   step_start_seconds_ = clock_();
+  if (compressor_ != nullptr) {
+    CompressionTurns(*compressor_).run(scheduler_);
+  }
   draft();
   plan_ = scheduler_.schedule();
   for (const EndedSequence& ended : plan_.ended) {
@@ -75,7 +81,7 @@ void EngineLoop::compute() {
     scheduler_.update(plan, {});
     return;
   }
-  const ForwardBatch batch = make_batch(plan, kv_, key_index_, dense_rows_);
+  const ForwardBatch batch = make_batch(plan, kv_, key_index_, dense_rows_, compressor_.get());
   const double forward_start = clock_();
   if (loader_ != nullptr) {
     loader_->begin_step(kv_, batch.sequences);
@@ -297,6 +303,9 @@ EngineStats EngineLoop::stats() const {
   if (speculation_ != nullptr) {
     stats.has_speculation = true;
     stats.speculation = speculation_->stats();
+  }
+  if (compressor_ != nullptr) {
+    stats.compression = compressor_->stats();
   }
   if (kv_.residency() != nullptr) {
     stats.has_home = true;

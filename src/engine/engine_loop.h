@@ -15,6 +15,7 @@
 
 #include "engine/block_loader.h"
 #include "engine/choice_stream.h"
+#include "engine/compression_turns.h"
 #include "engine/engine_client.h"
 #include "kv/kv_cache_manager.h"
 #include "kv/prefix_cache.h"
@@ -30,17 +31,18 @@ class EngineLoop {
     std::shared_ptr<const Request> request;  // checked
     std::vector<ChoiceStream> choices;       // [num_choices]
     EngineClient::Callback callback;
+    CompressionSchedule compression;  // of each choice's KV
     double submitted_seconds = 0;
   };
 
   // All must outlive it. key_index: of kv's blocks; null: the runner has no sparse attention.
   // loader: the runner's selection listener, needed if kv has a home tier; else may be null.
   // prefix_cache: null turns sharing off. dense_rows: as EngineOptions. speculation: null: nobody
-  // drafts. clock: seconds.
+  // drafts. compressor: null: no submission may ask for it. clock: seconds.
   EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
              BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
-             std::unique_ptr<Speculation> speculation, const SchedulerOptions& options,
-             bool dense_rows, std::function<double()> clock);
+             std::unique_ptr<Speculation> speculation, std::unique_ptr<WindowCompressor> compressor,
+             const SchedulerOptions& options, bool dense_rows, std::function<double()> clock);
 
   void add(Submission submission);
   // Ends all its choices with kCancelled. Unknown ids are ignored.
@@ -102,6 +104,7 @@ class EngineLoop {
   bool dense_rows_;
   std::unique_ptr<PrefixCache> prefix_cache_;
   std::unique_ptr<Speculation> speculation_;
+  std::unique_ptr<WindowCompressor> compressor_;
   Scheduler scheduler_;
   std::function<double()> clock_;
   std::unordered_map<RequestId, ActiveRequest> active_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/sequence_tables.h"
 
 namespace karez {
 
@@ -66,9 +67,7 @@ Expected<std::span<const float>> EvalSequence::append(ModelRunner& runner,
   if (!kv.extend(id_, rows.num_rows)) {
     return fail(StatusCode::kInternal, "the KV store of the evaluation is too small");
   }
-  for (std::size_t group = 0; group < kv.layer_groups().size(); ++group) {
-    rows.tables.push_back(kv.table(id_, static_cast<int>(group)));
-  }
+  set_tables(rows, kv, id_);
   ForwardBatch batch;
   batch.tokens.assign(tokens.begin(), tokens.end());
   batch.sequences.push_back(std::move(rows));

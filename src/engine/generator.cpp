@@ -9,6 +9,8 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "engine/sequence_compression.h"
+#include "engine/sequence_tables.h"
 #include "kv/block_pin.h"
 #include "kv/residency.h"
 #include "kv/window_blocks.h"
@@ -39,6 +41,9 @@ class OpenSequence {
   SequenceId id_;
 };
 
+constexpr const char* kLostMessage =
+    "keys and values could not be read back from the tier below the fast one";
+
 // What the steps of one answer have in common.
 struct StepContext {
   ModelRunner& runner;
@@ -47,6 +52,7 @@ struct StepContext {
   BlockLoader* loader;
   SequenceId sequence;
   int first_sparse_position;
+  QueryRing* queries;
 };
 
 // Runs tokens that extend() has made room for. Logits of the last num_outputs rows before the hint
@@ -59,13 +65,12 @@ Expected<std::span<const float>> forward(const StepContext& step, std::span<cons
   batch.key_index = step.key_index;
   batch.tokens.assign(tokens.begin(), tokens.end());
   SequenceRows rows;
-  for (std::size_t group = 0; group < kv.layer_groups().size(); ++group) {
-    rows.tables.push_back(kv.table(step.sequence, static_cast<int>(group)));
-  }
+  set_tables(rows, kv, step.sequence);
   rows.num_rows = static_cast<int>(tokens.size());
   rows.first_position = kv.num_tokens(step.sequence) - rows.num_rows;
   rows.first_sparse_position = step.first_sparse_position;
   rows.num_hint_rows = num_hint_rows;
+  rows.queries = step.queries;
   const int end = rows.num_rows - num_hint_rows;
   for (int row = end - num_outputs; row < end; ++row) {
     batch.output_rows.push_back(row);
@@ -78,8 +83,7 @@ Expected<std::span<const float>> forward(const StepContext& step, std::span<cons
   auto logits = step.runner.forward(batch, kv);
   const auto reads = step.loader->end_step();
   if (logits && reads.front().is_lost) {
-    return fail(StatusCode::kUnavailable,
-                "keys and values could not be read back from the tier below the fast one");
+    return fail(StatusCode::kUnavailable, kLostMessage);
   }
   return logits;
 }
@@ -270,7 +274,8 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
   const std::size_t wanted =
       options.max_tokens < 0 ? 1 : static_cast<std::size_t>(options.max_tokens);
   const std::size_t answer = std::min(wanted, context - prompt.size());
-  const auto total = static_cast<std::int64_t>(prompt.size() + answer - 1);
+  const std::int64_t total =
+      options.compression.most_tokens_held(static_cast<std::int64_t>(prompt.size() + answer - 1));
   const KVCacheStats stats = kv.stats();
   const std::int64_t needed = kv_bytes_for_sequence(kv.spec(), total, options.chunk_tokens);
   const std::int64_t free = stats.cap_bytes - stats.used_bytes;
@@ -289,13 +294,15 @@ Expected<void> check_prompt(std::span<const TokenId> prompt, const GeneratorOpti
 }
 
 Generator::Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text,
-                     const KeyIndex* key_index, BlockLoader* loader, Speculation* speculation)
+                     const KeyIndex* key_index, BlockLoader* loader, Speculation* speculation,
+                     WindowCompressor* compressor)
     : runner_(runner),
       kv_(kv),
       text_(std::move(text)),
       key_index_(key_index),
       loader_(loader),
-      speculation_(speculation) {}
+      speculation_(speculation),
+      compressor_(compressor) {}
 
 Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
                                           const GeneratorOptions& options, Sampler& sampler,
@@ -305,6 +312,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     return fail(std::move(checked.error()));
   }
   const OpenSequence sequence(kv_);
+  SequenceCompression compression(compressor_, sequence.id(), options.compression);
   GenerationResult result;
   ResidencyStats before_answer;
   const auto finish = [&](FinishReason reason) {
@@ -318,6 +326,9 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     if (speculation_ != nullptr) {
       result.speculation = speculation_->stats();
     }
+    if (options.compression.is_on()) {
+      result.compression = compressor_->stats();
+    }
     return result;
   };
 
@@ -326,13 +337,22 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
   const int prompt_tokens = static_cast<int>(prompt.size());
   const bool has_sparse_rows = key_index_ != nullptr && !options.dense_rows;
   const StepContext step{
-      runner_, kv_,           key_index_,
-      loader_, sequence.id(), has_sparse_rows ? prompt_tokens : SequenceRows::kNeverSparse};
+      runner_,           kv_,
+      key_index_,        loader_,
+      sequence.id(),     has_sparse_rows ? prompt_tokens : SequenceRows::kNeverSparse,
+      compression.ring()};
+  const auto compress = [&](int num_tokens) -> Expected<void> {
+    if (!compression.advance(num_tokens)) {
+      return fail(StatusCode::kUnavailable, kLostMessage);
+    }
+    return {};
+  };
   while (result.prompt_tokens < prompt_tokens) {
     if (cancelled.load(std::memory_order_relaxed)) {
       return finish(FinishReason::kCancelled);
     }
-    int count = std::min(options.chunk_tokens, prompt_tokens - result.prompt_tokens);
+    int count = std::min({options.chunk_tokens, prompt_tokens - result.prompt_tokens,
+                          compression.max_rows(result.prompt_tokens)});
     bool has_room = kv_.extend(sequence.id(), count);
     // With a home tier room comes back when what was computed before has gone home.
     while (!has_room && kv_.residency() != nullptr && count > 1) {
@@ -356,6 +376,9 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
       sampler.accept(token);
     }
     result.prompt_tokens += count;
+    if (auto done = compress(result.prompt_tokens); !done) {
+      return fail(std::move(done.error()));
+    }
     result.prefill_seconds = seconds_since(prefill_start);
     if (callbacks.on_prefill) {
       callbacks.on_prefill(result.prompt_tokens, prompt_tokens);
@@ -410,7 +433,13 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     if (result.decode_steps > 0) {
       write_home(step);
     }
-    const auto guesses = drafts.next(tokens, limit - result.generated_tokens - 1, sequence.id());
+    const int num_tokens = static_cast<int>(tokens.size()) - 1;
+    if (auto done = compress(num_tokens); !done) {
+      return fail(std::move(done.error()));
+    }
+    const int max_drafts =
+        std::min(limit - result.generated_tokens, compression.max_rows(num_tokens)) - 1;
+    const auto guesses = drafts.next(tokens, max_drafts, sequence.id());
     int num_rows = 1 + static_cast<int>(guesses.size());
     rows.clear();
     rows.push_back(*token);

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "base/token.h"
 #include "engine/block_loader.h"
+#include "engine/window_compressor.h"
 #include "kv/kv_cache_manager.h"
 #include "model/model_runner.h"
 #include "sampling/sampler.h"
@@ -45,6 +46,7 @@ struct GeneratorOptions {
   std::vector<std::string> stop;  // the answer ends before any of these texts
   bool dense_rows = false;        // the answer's rows attend to everything, with a key index too
   bool ignore_eos = false;        // the answer goes on behind its end token
+  CompressionSchedule compression = {};  // of the KV; needs a compressor
 };
 
 struct GeneratorCallbacks {
@@ -75,6 +77,7 @@ struct GenerationResult {
   std::optional<TierTraffic> answer_traffic;
   std::int64_t kv_cap_bytes = 0;
   std::optional<SpeculationStats> speculation;
+  std::optional<CompressionStats> compression;
 };
 
 // Bytes of KV cap that a sequence of num_tokens takes when its prompt is run in such chunks.
@@ -96,7 +99,7 @@ class Generator {
   // answer's rows are sparse with an index.
   Generator(ModelRunner& runner, KVCacheManager& kv, TokenText text,
             const KeyIndex* key_index = nullptr, BlockLoader* loader = nullptr,
-            Speculation* speculation = nullptr);
+            Speculation* speculation = nullptr, WindowCompressor* compressor = nullptr);
 
   // Ends with kLength when max_tokens, the context or the KV cap is reached. The runner's step
   // times afterwards are those of the answer's steps, without the prompt's.
@@ -112,6 +115,7 @@ class Generator {
   const KeyIndex* key_index_;
   BlockLoader* loader_;
   Speculation* speculation_;
+  WindowCompressor* compressor_;
 };
 
 }  // namespace karez

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/sequence_tables.h"
 
 namespace karez {
 
@@ -11,9 +12,7 @@ bool SelfProposer::run(std::span<const DraftQuery> queries, std::span<Draft> dra
   batch.key_index = key_index_;
   for (const Draft& draft : drafts) {
     SequenceRows rows;
-    for (std::size_t group = 0; group < kv_.layer_groups().size(); ++group) {
-      rows.tables.push_back(kv_.table(queries[draft.query].kv, static_cast<int>(group)));
-    }
+    set_tables(rows, kv_, queries[draft.query].kv);
     rows.first_position = draft.position;
     rows.num_rows = 1;
     rows.num_hint_rows = 1;

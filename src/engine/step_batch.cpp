@@ -2,18 +2,22 @@
 
 #include <utility>
 
+#include "base/check.h"
+#include "engine/sequence_tables.h"
+
 namespace karez {
 
 ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const KeyIndex* key_index,
-                        bool dense_rows) {
+                        bool dense_rows, WindowCompressor* compressor) {
   ForwardBatch batch;
   batch.key_index = key_index;
   batch.tokens.reserve(static_cast<std::size_t>(plan.num_tokens));
-  const int num_groups = static_cast<int>(kv.layer_groups().size());
   for (const PlannedSequence& planned : plan.sequences) {
     SequenceRows rows;
-    for (int group = 0; group < num_groups; ++group) {
-      rows.tables.push_back(kv.table(planned.kv, group));
+    set_tables(rows, kv, planned.kv);
+    if (planned.compression.is_on()) {
+      KAREZ_CHECK(compressor != nullptr, "somebody compresses");
+      rows.queries = compressor->ring(planned.kv, planned.compression);
     }
     rows.first_position = planned.first_position;
     rows.num_rows = planned.num_rows();

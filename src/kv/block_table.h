@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "kv/kv_types.h"
@@ -16,8 +17,20 @@
 namespace karez {
 
 // The block table of one sequence in one layer group: entry i holds tokens [16 i, 16 i + 16).
-// Entries that fell out of a sliding window are BlockId::none().
+// Entries that fell out of a sliding window are BlockId::none(). Where windows of it were
+// compressed, entries hold 16 pairs of what was kept, and the tokens behind stand
+// KVCacheManager::num_gone() tokens further to the front.
 using BlockTableView = std::span<const BlockId>;
+
+// Entries [begin, end) of a table that are archived pages: 16 pairs each in 4 bits
+// (attention/archive_page.h), several in one block. Entry e is page pages[e - begin] of its block.
+struct ArchivedEntries {
+  int begin = 0;
+  int end = 0;
+  std::span<const std::uint8_t> pages;  // [end - begin]
+
+  int count() const { return end - begin; }
+};
 
 // The slots of one layer, for every KV head and logical block.
 class KVLayerView {

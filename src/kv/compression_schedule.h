@@ -8,6 +8,7 @@
 // Thread: a value.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kv/kv_types.h"
@@ -19,7 +20,7 @@ struct CompressionSchedule {
   int window_tokens = 0;   // a multiple of kBlockSize; 0: nothing is ever compressed
   int kept_tokens = 0;     // of a window, for each KV head; a multiple of kBlockSize
   int recent_tokens = 0;
-  bool archives = false;  // what is not kept becomes archived pages instead of being dropped
+  int pages_per_block = 0;  // archived pages of what is not kept; 0: it is dropped
 
   bool is_on() const { return window_tokens > 0; }
   std::int64_t begin_of(int window) const {
@@ -28,7 +29,25 @@ struct CompressionSchedule {
   std::int64_t publication_of(int window) const {
     return begin_of(window) + window_tokens + recent_tokens;
   }
-  int gone_tokens_each() const { return archives ? 0 : window_tokens - kept_tokens; }
+  // Blocks that take the place of a window's.
+  int kept_blocks() const { return kept_tokens / kBlockSize; }
+  int archived_pages() const {
+    return pages_per_block == 0 ? 0 : (window_tokens - kept_tokens) / kBlockSize;
+  }
+  int archived_blocks() const {
+    return pages_per_block == 0 ? 0 : (archived_pages() + pages_per_block - 1) / pages_per_block;
+  }
+  // What a sequence of so many tokens takes at most while it is computed, in tokens of blocks.
+  std::int64_t most_tokens_held(std::int64_t num_tokens) const {
+    const std::int64_t aged = num_tokens - recent_tokens - first_position;
+    if (!is_on() || aged < window_tokens) {
+      return num_tokens;
+    }
+    const std::int64_t compressed =
+        aged / window_tokens * (kept_blocks() + archived_blocks()) * kBlockSize;
+    return std::min(num_tokens,
+                    first_position + compressed + window_tokens + recent_tokens);
+  }
 };
 
 }  // namespace karez

@@ -23,7 +23,7 @@ Growth growth_of(const LogicalBlocks& blocks, const CachedTable& table, int old_
                  int num_tokens) {
   const std::int64_t end = std::int64_t{old_tokens} + num_tokens;
   return Growth{
-      num_blocks(end) - static_cast<std::int64_t>(table.blocks.size()),
+      table.num_entries(end) - static_cast<std::int64_t>(table.blocks.size()),
       num_tokens > 0 && old_tokens % kBlockSize != 0 &&
           (blocks.is_shared(table.blocks.back()) || blocks.is_cached(table.blocks.back()))};
 }

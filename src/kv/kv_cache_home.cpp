@@ -25,7 +25,7 @@ void KVCacheManager::write_home(SequenceId sequence) {
   }
   CachedSequence& source = impl_->find(sequence);
   for (CachedTable& table : source.tables) {
-    impl_->send_home(table, source.num_tokens / kBlockSize);
+    impl_->send_home(table, table.num_full_entries(source.num_tokens));
   }
 }
 

@@ -38,6 +38,7 @@ KVCacheManager::KVCacheManager(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 
 KVCacheManager::~KVCacheManager() {
   KAREZ_CHECK(impl_->blocks.num_pins() == 0, "a BlockPin outlives its KVCacheManager");
+  KAREZ_CHECK(impl_->new_blocks.empty(), "NewBlocks outlive their KVCacheManager");
   impl_->blocks.set_residency(nullptr);
 }
 
@@ -64,7 +65,8 @@ void KVCacheManager::Impl::drop_from(CachedTable& table, std::int64_t first) {
 
 bool KVCacheManager::Impl::can_cut(const CachedTable& table, std::int64_t window, int num_tokens) {
   const std::int64_t first_kept = first_kept_block(num_tokens, window);
-  return table.num_released <= first_kept || first_kept == num_blocks(num_tokens);
+  return table.num_compressed <= table.num_full_entries(num_tokens) &&
+         (table.num_released <= first_kept || first_kept == num_blocks(num_tokens));
 }
 
 SequenceId KVCacheManager::open() {
@@ -82,13 +84,13 @@ std::optional<SequenceId> KVCacheManager::fork(SequenceId parent, int num_tokens
   }
   CachedSequence child{num_tokens, {}};
   child.tables.reserve(source.tables.size());
-  const std::int64_t size = num_blocks(num_tokens);
   for (const CachedTable& table : source.tables) {
-    const std::int64_t released = std::min(table.num_released, size);
-    child.tables.push_back({{table.blocks.begin(), table.blocks.begin() + size},
-                            released,
-                            std::min(table.num_sent, size)});
-    for (std::int64_t i = released; i < size; ++i) {
+    CachedTable& copy = child.tables.emplace_back(table);
+    const std::int64_t size = table.num_entries(num_tokens);
+    copy.blocks.resize(static_cast<std::size_t>(size));
+    copy.num_released = std::min(table.num_released, size);
+    copy.num_sent = std::min(table.num_sent, size);
+    for (std::int64_t i = copy.num_released; i < size; ++i) {
       impl_->blocks.add_reference(table.blocks[static_cast<std::size_t>(i)]);
     }
   }
@@ -117,9 +119,9 @@ bool KVCacheManager::truncate(SequenceId sequence, int num_tokens) {
     }
   }
   for (CachedTable& table : target.tables) {
-    impl_->drop_from(table, num_blocks(num_tokens));
+    impl_->drop_from(table, table.num_entries(num_tokens));
     // A last block that is cut becomes full again later.
-    table.num_sent = std::min(table.num_sent, std::int64_t{num_tokens / kBlockSize});
+    table.num_sent = std::min(table.num_sent, table.num_full_entries(num_tokens));
   }
   target.num_tokens = num_tokens;
   return true;

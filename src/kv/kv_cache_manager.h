@@ -8,6 +8,8 @@
 // taken from blocks that are at home too, and a step names what it reads before it reads it. A cap
 // that is full of others' clean blocks has room.
 //
+// A sequence may be compressed (compress()): it then has fewer blocks than its tokens would fill.
+//
 // Does not know tokens' content, models, requests or attention. Which content is where is the
 // PrefixCache's to know: it marks blocks as cached.
 //
@@ -34,6 +36,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,6 +46,7 @@
 #include "kv/block_table.h"
 #include "kv/kv_cache_spec.h"
 #include "kv/kv_types.h"
+#include "kv/new_blocks.h"
 #include "kv/residency.h"
 
 namespace karez {
@@ -117,6 +121,31 @@ class KVCacheManager {
   // are ignored. Requires: all others are cached.
   SequenceId open_cached(int num_tokens, std::vector<std::vector<BlockId>> tables);
 
+  // Compression: pairs of a window go into new blocks, which take the place of its own in one
+  // step. Others that have the old blocks (forks, pins, the prefix cache) keep them.
+  //
+  // Blocks of a group to be written, in the fast tier until they go home as blocks of a sequence.
+  // None: too few available slots.
+  std::optional<NewBlocks> new_blocks(int group, std::int64_t count);
+  std::int64_t slots_of_blocks(int group, std::int64_t count) const;
+  struct TokenRange {
+    std::int64_t begin = 0;
+    std::int64_t num_tokens = 0;
+  };
+  // kept: 16 pairs each. pages: of the archived blocks, [archived pages], 0, 1, ... for each block.
+  // The table has archived pages of all windows first, in the place of the first window, then what
+  // was kept. Not more entries than before, so later tokens do not move back.
+  // Requires: a group without a window; whole blocks, which directly follow those of the call
+  // before.
+  void compress(SequenceId sequence, int group, const TokenRange& window, NewBlocks kept,
+                NewBlocks archived, std::span<const std::uint8_t> pages);
+  // Tokens without an entry in the tables of layers without a window; a multiple of kBlockSize.
+  int num_gone(SequenceId sequence) const;
+  // Of the same tables. Valid as a table view is.
+  ArchivedEntries archived(SequenceId sequence) const;
+  // The layer group without a window, if there is one.
+  std::optional<int> compressible_group() const;
+
   // Null without a home tier.
   Residency* residency();
   const Residency* residency() const;
@@ -144,10 +173,12 @@ class KVCacheManager {
   std::string check_invariants() const;
 
  private:
-  friend class BlockPin;  // unpin()
+  friend class BlockPin;   // unpin()
+  friend class NewBlocks;  // release()
   struct Impl;
   explicit KVCacheManager(std::unique_ptr<Impl> impl);
   void unpin(const std::vector<BlockId>& blocks);
+  void release(std::span<const BlockId> new_blocks);
 
   std::unique_ptr<Impl> impl_;
 };

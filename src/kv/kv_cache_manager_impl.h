@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "kv/kv_cache_manager.h"
 #include "kv/logical_blocks.h"
 #include "kv/residency.h"
+#include "kv/window_blocks.h"
 
 namespace karez {
 
@@ -22,6 +24,21 @@ struct CachedTable {
   std::vector<BlockId> blocks;    // entry i: tokens [16 i, 16 i + 16)
   std::int64_t num_released = 0;  // leading entries that are none: they fell out of the window
   std::int64_t num_sent = 0;      // leading entries that were given to Residency::write_home()
+
+  // Compression, of a group without a window:
+  std::int64_t num_gone = 0;        // blocks: token p is in entry p / 16 - num_gone
+  std::int64_t num_compressed = 0;  // leading entries that are not cut any more; 0: none is
+  std::int64_t archived_begin = 0;  // of them, entries [archived_begin, + archived_pages.size())
+  std::vector<std::uint8_t> archived_pages;
+
+  // Entries that num_tokens of the sequence take.
+  std::int64_t num_entries(std::int64_t num_tokens) const {
+    return num_blocks(num_tokens) - num_gone;
+  }
+  // Of these, those that are full.
+  std::int64_t num_full_entries(std::int64_t num_tokens) const {
+    return num_tokens / kBlockSize - num_gone;
+  }
 };
 
 struct CachedSequence {
@@ -55,6 +72,7 @@ struct KVCacheManager::Impl {
   LogicalBlocks blocks;
   std::unordered_map<SequenceId, CachedSequence> sequences;
   std::uint32_t next_sequence = 0;
+  std::unordered_set<std::uint32_t> new_blocks;  // have a reference and are in no table yet
   std::int64_t copies = 0;
   std::unique_ptr<Residency> residency;  // of blocks, so it goes first; may be null
   std::function<void(BlockId from, BlockId to)> on_copy;

@@ -13,8 +13,16 @@ namespace {
 std::string check_table(SequenceId id, const CachedTable& table, std::int64_t window,
                         int num_tokens, std::vector<std::uint32_t>& references) {
   const auto size = static_cast<std::int64_t>(table.blocks.size());
-  if (size != num_blocks(num_tokens)) {
-    return fmt::format("sequence {} has {} tokens in {} blocks", id.value, num_tokens, size);
+  if (size != table.num_entries(num_tokens)) {
+    return fmt::format("sequence {} has {} tokens in {} blocks, {} are gone", id.value, num_tokens,
+                       size, table.num_gone);
+  }
+  const std::int64_t archived_end =
+      table.archived_begin + static_cast<std::int64_t>(table.archived_pages.size());
+  if (table.num_compressed > table.num_full_entries(num_tokens) ||
+      archived_end > table.num_compressed || (window > 0 && table.num_compressed > 0)) {
+    return fmt::format("sequence {} has {} compressed and {} archived blocks of {}", id.value,
+                       table.num_compressed, table.archived_pages.size(), size);
   }
   const std::int64_t first_kept = first_kept_block(num_tokens, window);
   if (table.num_released > first_kept && first_kept < size) {
@@ -52,7 +60,7 @@ KVCacheStats KVCacheManager::stats() const {
   for (const auto& [id, sequence] : impl_->sequences) {
     metadata += sequence.tables.capacity() * sizeof(CachedTable);
     for (const CachedTable& table : sequence.tables) {
-      metadata += table.blocks.capacity() * sizeof(BlockId);
+      metadata += table.blocks.capacity() * sizeof(BlockId) + table.archived_pages.capacity();
     }
   }
   if (impl_->residency != nullptr) {
@@ -82,6 +90,9 @@ std::string KVCacheManager::check_invariants() const {
         return problem;
       }
     }
+  }
+  for (const std::uint32_t block : impl_->new_blocks) {
+    ++references[block];
   }
   return impl_->blocks.check(references);
 }

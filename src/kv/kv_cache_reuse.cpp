@@ -43,7 +43,10 @@ SequenceId KVCacheManager::open_cached(int num_tokens, std::vector<std::vector<B
     for (std::int64_t i = first; i < size; ++i) {
       impl_->blocks.reuse(table[static_cast<std::size_t>(i)]);
     }
-    sequence.tables.push_back({std::move(table), first, size});
+    CachedTable& cached = sequence.tables.emplace_back();
+    cached.blocks = std::move(table);
+    cached.num_released = first;
+    cached.num_sent = size;
   }
   return impl_->add(std::move(sequence));
 }

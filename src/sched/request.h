@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,13 @@
 namespace karez {
 
 using RequestId = std::uint64_t;
+
+// What a request says about the compression of its KV; the rest is as the engine was started.
+struct KvCompressionRequest {
+  std::optional<bool> enabled;
+  std::optional<double> keep;  // of a window's pairs
+  std::optional<int> window_tokens;
+};
 
 struct Request {
   RequestId id = 0;
@@ -30,6 +38,7 @@ struct Request {
   int priority = 0;       // lower runs first (policy `priority`)
   bool use_prefix_cache = true;
   std::string cache_salt;  // requests share cached prompts only if their salts are equal
+  KvCompressionRequest kv_compression;
 };
 
 enum class FinishReason {

@@ -36,7 +36,7 @@ bool Scheduler::can_ever_fit(int num_tokens) const {
          (all <= home_blocks_ && slots_to_read_one_layer(num_tokens) <= slots_total_);
 }
 
-void Scheduler::add(const Request& request) {
+void Scheduler::add(const Request& request, const CompressionSchedule& compression) {
   KAREZ_CHECK(!plan_is_open_, "requests come between steps");
   KAREZ_CHECK(!request.prompt.empty(), "a prompt is not empty");
   KAREZ_CHECK(request.num_choices >= 1 && request.num_choices <= options_.max_num_seqs,
@@ -49,6 +49,7 @@ void Scheduler::add(const Request& request) {
   sequence.cache_salt = request.cache_salt;
   sequence.tokens = request.prompt;
   sequence.num_prompt_tokens = static_cast<int>(request.prompt.size());
+  sequence.compression = compression;
   waiting_.emplace(schedule_key(options_.policy, request.priority, ++num_arrivals_, 0),
                    std::move(sequence));
 }
@@ -89,7 +90,8 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
     if (sequence.use_prefix_cache) {
       const auto computed = static_cast<std::size_t>(
           std::min(sequence.num_computed_tokens,
-                   std::max(sequence.num_prompt_tokens, options_.max_dense_tokens)));
+                   std::min(std::max(sequence.num_prompt_tokens, options_.max_dense_tokens),
+                            sequence.num_uncompressed_tokens())));
       prefix_cache_->publish(sequence.kv, sequence.cache_salt,
                              std::span(sequence.tokens).first(computed), sequence.chain);
     }
@@ -148,6 +150,9 @@ void Scheduler::take_samples(Sequences::iterator it, std::span<const SampledToke
     choice.num_choices = 1;
     choice.kv = *fork;
     choice.tokens.push_back(samples[i].token);
+    if (choice.compression.is_on()) {
+      forks_.emplace_back(sequence.kv, *fork);
+    }
     ScheduleKey key = it->first;
     key.choice = choice.choice;
     running_.emplace(key, std::move(choice));
@@ -192,8 +197,17 @@ void Scheduler::update_failed(const StepPlan& plan) {
 void Scheduler::open(Sequence& sequence) {
   sequence.chain = PrefixChain{};
   sequence.num_computed_tokens = 0;
+  sequence.num_compressed_windows = 0;
+  sequence.compression_stopped = false;
   if (sequence.use_prefix_cache) {
-    if (auto match = prefix_cache_->match(sequence.cache_salt, sequence.tokens)) {
+    // What lies behind the first window's begin is computed anew, for its queries.
+    const std::span<const TokenId> tokens(sequence.tokens);
+    const std::size_t end =
+        sequence.compression.is_on()
+            ? std::min(tokens.size(),
+                       static_cast<std::size_t>(sequence.compression.first_position) + 1)
+            : tokens.size();
+    if (auto match = prefix_cache_->match(sequence.cache_salt, tokens.first(end))) {
       sequence.kv = match->sequence;
       sequence.num_computed_tokens = match->num_tokens;
       sequence.chain = match->chain;

@@ -38,6 +38,8 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "kv/kv_cache_manager.h"
 #include "kv/prefix_cache.h"
@@ -73,7 +75,9 @@ class Scheduler {
 
   // Requires: between update() and schedule(); an id that is not in use, a prompt that is not empty
   // and can ever fit, 1 <= num_choices <= max_num_seqs.
-  void add(const Request& request);
+  // compression: when the windows of its sequences are compressed; none of its rows is computed
+  // behind the publication of one that compressed() has not been called for.
+  void add(const Request& request, const CompressionSchedule& compression = {});
   // Ends all choices of a request in any phase; their slots are free or idle afterwards. Unknown
   // ids are ignored. Requires: as add().
   void cancel(RequestId request);
@@ -85,8 +89,24 @@ class Scheduler {
   // Requires: the key is a candidate's.
   void set_drafts(const ScheduleKey& key, Drafts drafts);
 
-  // The next step. Not empty (sequences or ended) if there is work. Its room in the KV store is
-  // taken. Call update() or update_failed() with it before the next one.
+  // The running sequences with compression, in the order of service, and their next window.
+  // Valid until the next call that is not const. Not between schedule() and update().
+  std::vector<CompressionCandidate> compression_candidates() const;
+  // The candidate's window is compressed now.
+  void compressed(const ScheduleKey& key);
+  // Slots for the window of a sequence that is due, at the cost of those behind it. False: it is
+  // the last one and waits for others; or, if it is alone, goes on without compression.
+  [[nodiscard]] bool make_room_to_compress(const ScheduleKey& key, std::int64_t slots);
+  // The candidate's KV was lost: it is computed again.
+  void recompute(const ScheduleKey& key);
+  // Of all sequences, those that wait with their KV included.
+  std::vector<SequenceId> open_sequences() const;
+  // Sequences that were forked since the last call: (of, fork).
+  std::vector<std::pair<SequenceId, SequenceId>> take_forks() { return std::exchange(forks_, {}); }
+
+  // The next step. Not empty (sequences or ended) if there is work, unless all of it waits for
+  // compressed(). Its room in the KV store is taken. Call update() or update_failed() with it
+  // before the next one.
   StepPlan schedule();
   // The step was computed and sampled.
   void update(const StepPlan& plan, const StepOutput& output);
@@ -142,7 +162,8 @@ class Scheduler {
   Sequences waiting_;
   std::uint64_t num_arrivals_ = 0;
   bool plan_is_open_ = false;
-  SchedulerStats counters_;  // of it the sums
+  std::vector<std::pair<SequenceId, SequenceId>> forks_;  // with compression
+  SchedulerStats counters_;                               // of it the sums
 };
 
 }  // namespace karez

@@ -31,8 +31,10 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
   std::vector<int> drafts;
   remaining.reserve(running_.size());
   for (const auto& [key, sequence] : running_) {
-    remaining.push_back(sequence.num_remaining_tokens());
-    drafts.push_back(sequence.drafts.size());
+    remaining.push_back(sequence.num_computable_tokens());
+    // Rows of drafts stay before the next publication too.
+    drafts.push_back(
+        std::clamp(sequence.num_tokens_before_compression() - 1, 0, sequence.drafts.size()));
   }
   const TokenShares shares = divide_tokens(remaining, drafts, options_);
   prefill_left = shares.prefill_left;
@@ -140,7 +142,7 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
   const auto started = running_.insert(waiting_.extract(it)).position;
   // Nobody is preempted for it: others may be behind it in the order of service.
   const auto take_room = [&] {
-    int num_tokens = std::min(sequence.num_remaining_tokens(), prefill_left);
+    int num_tokens = std::min(sequence.num_computable_tokens(), prefill_left);
     while (num_tokens > 0 && !kv_.extend(sequence.kv, num_tokens)) {
       if (running_.size() > 1 || !drop_last_demoted()) {
         num_tokens /= 2;
@@ -201,6 +203,7 @@ void Scheduler::add_to_plan(StepPlan& plan, const ScheduleKey& key, const Sequen
   planned.num_hints = sequence.drafts.num_hints;
   planned.num_prompt_tokens = sequence.num_prompt_tokens;
   planned.cached_tokens = sequence.cached_tokens;
+  planned.compression = sequence.compression;
   plan.num_tokens += planned.num_rows();
   plan.sequences.push_back(planned);
 }
@@ -304,7 +307,8 @@ std::int64_t Scheduler::slots_to_compute_rest(const Sequence& sequence) const {
   if (rest <= 0) {
     return 0;
   }
-  const std::int64_t alone = kv_.spec().slots_for_sequence(total, options_.max_num_batched_tokens);
+  const std::int64_t alone = kv_.spec().slots_for_sequence(
+      sequence.compression.most_tokens_held(total), options_.max_num_batched_tokens);
   return std::min(alone, kv_.slots_needed(sequence.kv, rest));
 }
 

@@ -13,10 +13,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "base/token.h"
+#include "kv/compression_schedule.h"
 #include "kv/kv_types.h"
 #include "kv/prefix_cache.h"
 #include "sched/request.h"
@@ -53,8 +56,35 @@ struct Sequence {
   int num_computed_tokens = 0;  // their KV is written
   PrefixChain chain;
   Drafts drafts;  // of the next step, or of the one that is computed
+  int num_compressed_windows = 0;
+
+  CompressionSchedule compression;
+  bool compression_stopped = false;  // there was no room for it: it goes on without
 
   int num_remaining_tokens() const { return static_cast<int>(tokens.size()) - num_computed_tokens; }
+  // Until a window is compressed no row behind its publication is computed.
+  int num_tokens_before_compression() const {
+    return compression.is_on() && !compression_stopped
+               ? clamp_to_int(compression.publication_of(num_compressed_windows) -
+                              num_computed_tokens)
+               : std::numeric_limits<int>::max();
+  }
+  int num_computable_tokens() const {
+    return std::min(num_remaining_tokens(), num_tokens_before_compression());
+  }
+  // The first tokens whose KV is that of the same tokens in any prompt.
+  int num_uncompressed_tokens() const {
+    if (!compression.is_on()) {
+      return std::numeric_limits<int>::max();
+    }
+    return num_compressed_windows > 0 ? compression.first_position
+                                      : clamp_to_int(compression.publication_of(0));
+  }
+
+ private:
+  static int clamp_to_int(std::int64_t value) {
+    return static_cast<int>(std::min<std::int64_t>(value, std::numeric_limits<int>::max()));
+  }
 };
 
 }  // namespace karez

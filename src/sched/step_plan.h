@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/token.h"
+#include "kv/compression_schedule.h"
 #include "kv/kv_types.h"
 #include "sched/policy.h"
 #include "sched/request.h"
@@ -31,7 +32,8 @@ struct PlannedSequence {
   // Of the last token and of each draft that is verified: the sequence's next ones are sampled.
   bool wants_logits = false;
   int num_prompt_tokens = 0;
-  int cached_tokens = 0;  // of the prompt
+  int cached_tokens = 0;            // of the prompt
+  CompressionSchedule compression;  // its rows' queries are kept if it is on
   // Set by Scheduler::lose(): the step's results for it are void, update() passes it over.
   bool is_lost = false;
 
@@ -46,6 +48,17 @@ struct DraftCandidate {
   int choice = 0;
   std::span<const TokenId> tokens;  // the prompt and what was generated
   SequenceId kv;                    // of all of them but the last
+};
+
+// A sequence whose windows are compressed as they age.
+struct CompressionCandidate {
+  ScheduleKey key;
+  SequenceId kv;
+  int num_tokens = 0;  // whose KV is written
+  CompressionSchedule schedule;
+  int window = 0;  // the next one
+  // Whether the sequence waits for it.
+  bool is_due() const { return num_tokens >= schedule.publication_of(window); }
 };
 
 // Choices that the scheduler ended by itself: the fast tier is full of this one sequence.

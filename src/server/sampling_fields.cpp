@@ -219,6 +219,30 @@ void read_grammar(FieldReader& reader, const TextCodec& codec, Request& request)
   }
 }
 
+// true, false, or an object, which asks for it unless it says otherwise.
+void read_compression(FieldReader& reader, Request& request) {
+  constexpr std::string_view kField = "kv_compression";
+  const Json* value = reader.find(kField);
+  if (value == nullptr) {
+    return;
+  }
+  KvCompressionRequest& asked = request.kv_compression;
+  if (value->is_boolean()) {
+    asked.enabled = value->get<bool>();
+    return;
+  }
+  if (!value->is_object()) {
+    reader.wrong(kField, describe(*value), "true, false and objects with keep and window");
+    return;
+  }
+  FieldReader inner(*value, reader.path_of(kField), reader.problem());
+  asked.enabled = inner.boolean("enabled").value_or(true);
+  asked.keep = inner.number("keep", 0, 1);
+  if (const auto window = inner.integer("window", 0, INT32_MAX)) {
+    asked.window_tokens = static_cast<int>(*window);
+  }
+}
+
 }  // namespace
 
 void read_sampling_fields(FieldReader& reader, const TextCodec& codec, Request& request) {
@@ -236,6 +260,7 @@ void read_sampling_fields(FieldReader& reader, const TextCodec& codec, Request& 
                  fmt::format("strings of up to {} bytes", kMaxSaltBytes));
   }
   read_grammar(reader, codec, request);
+  read_compression(reader, request);
 }
 
 }  // namespace karez

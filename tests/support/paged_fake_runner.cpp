@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv/block_layout.h"
 #include "kv/kv_cache_manager.h"
 
 namespace karez::test {
@@ -19,26 +20,61 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-std::byte* place(const KVLayerView& layer, BlockTableView table, int position) {
-  const BlockId block = table[static_cast<std::size_t>(position / kBlockSize)];
-  KAREZ_CHECK(!block.is_none(), "a row reads a block that was given up");
-  return layer.slot(0, block) +
-         sizeof(std::uint64_t) * static_cast<unsigned>(position % kBlockSize);
+// A value is the first coordinates of its token's key: it goes where the pair goes.
+constexpr int kParts = sizeof(std::uint64_t) / sizeof(std::uint16_t);
+
+std::uint16_t* part_of(std::byte* slot, int token, int part) {
+  return reinterpret_cast<std::uint16_t*>(slot) +
+         BlockLayout::key_index(KvType::kBf16, token, part);
 }
 
-std::uint64_t run_layer(const KVCacheManager& kv, int layer, BlockTableView table, int position,
+// Archived pages have no places for tokens: some bytes of the page stand for each.
+std::uint64_t archived_value(const std::byte* slot, int page, int token) {
+  std::uint64_t value = 0;
+  std::memcpy(&value, slot + page * kBlockSize * 8 + token * 8, sizeof(value));
+  return value;
+}
+
+std::uint64_t value_at(const KVLayerView& layer, const SequenceRows& rows, BlockTableView table,
+                       bool has_window, int place) {
+  const int entry = place / kBlockSize;
+  const BlockId block = table[static_cast<std::size_t>(entry)];
+  KAREZ_CHECK(!block.is_none(), "a row reads a block that was given up");
+  std::byte* slot = layer.slot(0, block);
+  if (!has_window && entry >= rows.archived.begin && entry < rows.archived.end) {
+    const std::size_t page = static_cast<std::size_t>(entry - rows.archived.begin);
+    return archived_value(slot, rows.archived.pages[page], place % kBlockSize);
+  }
+  std::uint64_t value = 0;
+  for (int part = 0; part < kParts; ++part) {
+    value |= std::uint64_t{*part_of(slot, place % kBlockSize, part)} << (16 * part);
+  }
+  return value;
+}
+
+void set_value(const KVLayerView& layer, BlockTableView table, int place, std::uint64_t value) {
+  const BlockId block = table[static_cast<std::size_t>(place / kBlockSize)];
+  KAREZ_CHECK(!block.is_none(), "a row is written to a block");
+  for (int part = 0; part < kParts; ++part) {
+    *part_of(layer.slot(0, block), place % kBlockSize, part) =
+        static_cast<std::uint16_t>(value >> (16 * part));
+  }
+}
+
+std::uint64_t run_layer(const KVCacheManager& kv, int layer, const SequenceRows& rows, int position,
                         TokenId token) {
   const int window = kv.spec().layer_windows[static_cast<std::size_t>(layer)];
   const KVLayerView view = kv.layer(layer);
+  const BlockTableView table = rows.tables[static_cast<std::size_t>(kv.group_of_layer(layer))];
   std::uint64_t value =
       mix(mix(static_cast<std::uint64_t>(token) * 31 + static_cast<std::uint64_t>(layer)) +
           static_cast<std::uint64_t>(position));
-  for (int p = window == 0 ? 0 : std::max(0, position - window + 1); p < position; ++p) {
-    std::uint64_t stored = 0;
-    std::memcpy(&stored, place(view, table, p), sizeof(stored));
-    value = mix(value ^ (stored + static_cast<std::uint64_t>(p)));
+  const int end = rows.place_of(position, window);
+  for (int p = window == 0 ? 0 : std::max(0, end - window + 1); p < end; ++p) {
+    value =
+        mix(value ^ (value_at(view, rows, table, window > 0, p) + static_cast<std::uint64_t>(p)));
   }
-  std::memcpy(place(view, table, position), &value, sizeof(value));
+  set_value(view, table, end, value);
   return value;
 }
 
@@ -68,12 +104,11 @@ Expected<std::span<const float>> PagedFakeRunner::forward(const ForwardBatch& ba
     if (selection_listener != nullptr) {
       selection_listener->on_selected(layer, {});
     }
-    const auto group = static_cast<std::size_t>(kv.group_of_layer(layer));
     std::size_t row = 0;
     for (const SequenceRows& rows : batch.sequences) {
       for (int i = 0; i < rows.num_rows; ++i, ++row) {
-        states_[row] = mix(states_[row] ^ run_layer(kv, layer, rows.tables[group],
-                                                    rows.first_position + i, batch.tokens[row]));
+        states_[row] = mix(states_[row] ^
+                           run_layer(kv, layer, rows, rows.first_position + i, batch.tokens[row]));
       }
     }
   }

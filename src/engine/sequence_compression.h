@@ -1,0 +1,37 @@
+// The compression of one sequence that nobody schedules: generation and evaluation.
+//
+// Thread: the KV store's owner thread. Borrows: the compressor; the sequence must be open.
+#pragma once
+
+#include "engine/window_compressor.h"
+
+namespace karez {
+
+class SequenceCompression {
+ public:
+  // compressor may be null if the schedule is off.
+  SequenceCompression(WindowCompressor* compressor, SequenceId sequence,
+                      const CompressionSchedule& schedule);
+  ~SequenceCompression();
+  SequenceCompression(const SequenceCompression&) = delete;
+  SequenceCompression& operator=(const SequenceCompression&) = delete;
+
+  // Where the rows of a step keep their queries; null if it is off.
+  QueryRing* ring();
+  // Rows that a step may have behind num_tokens. >= 1 after advance().
+  int max_rows(int num_tokens) const;
+  // After a step, with the tokens whose KV is written: does what is due.
+  // False: the sequence's KV could not be read from home.
+  [[nodiscard]] bool advance(int num_tokens);
+
+ private:
+  CompressionTask task(int num_tokens) const { return {sequence_, num_tokens, schedule_, window_}; }
+
+  WindowCompressor* compressor_;
+  SequenceId sequence_;
+  CompressionSchedule schedule_;
+  int window_ = 0;
+  bool is_stopped_ = false;  // there was no room to pack: it goes on without
+};
+
+}  // namespace karez

@@ -1,0 +1,298 @@
+#include "engine/window_compressor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "base/cpu_features.h"
+#include "compress/pair_pack.h"
+#include "compress/token2chunk.h"
+#include "kv/residency.h"
+
+namespace karez {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// Packing takes blocks that are free only when it is done: it begins so late.
+constexpr int kPackTokens = 16;
+
+std::size_t size_of(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+int round_up(int value, int step) { return (value + step - 1) / step * step; }
+
+}  // namespace
+
+// One window under way.
+struct WindowCompressor::Window {
+  int number = -1;
+  int scored = 0;  // layers
+  int packed = 0;
+  std::vector<std::int32_t> kept;  // [scored layers][num_kv_heads][kept_tokens]
+  NewBlocks kept_blocks;
+};
+
+struct WindowCompressor::State {
+  State(std::vector<int> place_of_layer, const KVCacheSpec& spec, int capacity_tokens)
+      : ring(std::move(place_of_layer), spec.num_kv_heads, spec.head_dim, capacity_tokens) {}
+
+  QueryRing ring;
+  Window window;
+};
+
+WindowCompressor::WindowCompressor(KVCacheManager& kv, const KeyIndex* index,
+                                   const CompressionOptions& options, const Attention& attention)
+    : kv_(kv),
+      index_(index),
+      options_(options),
+      attention_(attention),
+      place_of_layer_(size_of(kv.spec().num_layers), -1),
+      scorer_(detected_cpu_level()) {
+  const std::optional<int> group = kv.compressible_group();
+  KAREZ_CHECK(group.has_value() && options.validate().has_value(),
+              "there are layers to compress, and valid options");
+  group_ = *group;
+  layers_ = kv.layer_groups()[size_of(group_)].layers;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    place_of_layer_[size_of(layers_[i])] = static_cast<int>(i);
+  }
+}
+
+WindowCompressor::~WindowCompressor() = default;
+
+QueryRing* WindowCompressor::ring(SequenceId sequence, const CompressionSchedule& schedule) {
+  std::unique_ptr<State>& state = states_[sequence];
+  if (state == nullptr) {
+    // A window is scored before the first row behind its publication takes a place.
+    const int capacity =
+        round_up(schedule.window_tokens + schedule.recent_tokens, QueryRing::kStride);
+    state = std::make_unique<State>(place_of_layer_, kv_.spec(), capacity);
+  }
+  return &state->ring;
+}
+
+void WindowCompressor::fork(SequenceId of, SequenceId fork) {
+  const auto found = states_.find(of);
+  if (found == states_.end()) {
+    return;
+  }
+  auto copy =
+      std::make_unique<State>(place_of_layer_, kv_.spec(), found->second->ring.capacity_tokens());
+  copy->ring = found->second->ring;
+  states_[fork] = std::move(copy);
+}
+
+void WindowCompressor::forget(SequenceId sequence) { states_.erase(sequence); }
+
+void WindowCompressor::keep_only(std::span<const SequenceId> sequences) {
+  std::erase_if(states_, [&](const auto& entry) {
+    return std::ranges::find(sequences, entry.first) == sequences.end();
+  });
+}
+
+std::int64_t WindowCompressor::last_query_position(const CompressionTask& task) const {
+  return task.publication() - task.schedule.recent_tokens / 2;
+}
+
+bool WindowCompressor::may_score(const CompressionTask& task) const {
+  return task.num_tokens >= last_query_position(task);
+}
+
+bool WindowCompressor::may_pack(const CompressionTask& task) const {
+  return task.num_tokens >= std::max(last_query_position(task), task.publication() - kPackTokens);
+}
+
+int WindowCompressor::units_left(const CompressionTask& task) const {
+  const auto found = states_.find(task.sequence);
+  const int all = 2 * static_cast<int>(layers_.size());
+  if (found == states_.end() || found->second->window.number != task.window) {
+    return all;
+  }
+  return all - found->second->window.scored - found->second->window.packed;
+}
+
+WindowCompressor::Phase WindowCompressor::phase(const CompressionTask& task) const {
+  const auto num_layers = static_cast<int>(layers_.size());
+  const auto tokens_to = [&](std::int64_t position) {
+    return static_cast<int>(std::max<std::int64_t>(0, position - task.num_tokens));
+  };
+  const int left = units_left(task);
+  if (may_pack(task)) {
+    return {left, tokens_to(task.publication())};
+  }
+  if (may_score(task)) {
+    return {std::max(0, left - num_layers), tokens_to(task.publication() - kPackTokens)};
+  }
+  return {0, tokens_to(last_query_position(task))};
+}
+
+std::int64_t WindowCompressor::slots_to_pack(const CompressionSchedule& schedule) const {
+  return kv_.slots_of_blocks(group_, schedule.kept_blocks() + schedule.archived_blocks());
+}
+
+void WindowCompressor::start(State& state, const CompressionTask& task) {
+  if (state.window.number != task.window) {
+    state.window = {};
+    state.window.number = task.window;
+  }
+}
+
+std::span<const std::byte* const> WindowCompressor::window_slots(const CompressionTask& task,
+                                                                 int layer, int head) {
+  const KVLayerView view = kv_.layer(layer);
+  const BlockTableView table = kv_.table(task.sequence, group_);
+  const std::int64_t first =
+      (task.schedule.begin_of(task.window) - kv_.num_gone(task.sequence)) / kBlockSize;
+  slots_.clear();
+  for (const BlockId block :
+       table.subspan(size_of(first), size_of(task.schedule.window_tokens / kBlockSize))) {
+    slots_.push_back(view.slot(head, block));
+  }
+  sinks_.assign(1, view.slot(head, table.front()));
+  return slots_;
+}
+
+// False: something is lost.
+bool WindowCompressor::load_window(const CompressionTask& task, int layer) {
+  Residency* residency = kv_.residency();
+  if (residency == nullptr) {
+    return true;
+  }
+  const BlockTableView table = kv_.table(task.sequence, group_);
+  const std::int64_t first =
+      (task.schedule.begin_of(task.window) - kv_.num_gone(task.sequence)) / kBlockSize;
+  residency->begin_layer(layer);
+  for (int head = 0; head < kv_.spec().num_kv_heads; ++head) {
+    residency->need(head, table.front());
+    for (int i = 0; i < task.schedule.window_tokens / kBlockSize; ++i) {
+      residency->need(head, table[size_of(first + i)]);
+    }
+  }
+  return residency->load().empty();
+}
+
+void WindowCompressor::score_layer(State& state, const CompressionTask& task, int index) {
+  const KVCacheSpec& spec = kv_.spec();
+  const int layer = layers_[size_of(index)];
+  const std::int64_t begin = task.schedule.begin_of(task.window);
+  scores_.resize(size_of(task.schedule.window_tokens));
+  for (int head = 0; head < spec.num_kv_heads; ++head) {
+    query_rows_.clear();
+    query_positions_.clear();
+    for (std::int64_t position = begin; position < last_query_position(task); ++position) {
+      if (QueryRing::keeps(static_cast<int>(position))) {
+        query_rows_.push_back(state.ring.query(layer, head, static_cast<int>(position)));
+        query_positions_.push_back(static_cast<std::int32_t>(position));
+      }
+    }
+    const std::span<const std::byte* const> window = window_slots(task, layer, head);
+    const WindowKeys keys{.type = spec.type,
+                          .head_dim = spec.head_dim,
+                          .window = window,
+                          .sinks = sinks_,
+                          .first_position = static_cast<int>(begin),
+                          .scale = attention_.scale,
+                          .softcap = attention_.softcap};
+    const auto seed = static_cast<std::uint64_t>(layer * spec.num_kv_heads + head);
+    scorer_.score(options_.score, keys, {query_rows_, query_positions_}, seed, scores_);
+    const std::vector<std::int32_t> kept = choose_kept(options_.chunk, options_.fixed_chunk_tokens,
+                                                       scores_, task.schedule.kept_tokens);
+    state.window.kept.insert(state.window.kept.end(), kept.begin(), kept.end());
+  }
+}
+
+void WindowCompressor::pack_layer(State& state, const CompressionTask& task, int index) {
+  const KVCacheSpec& spec = kv_.spec();
+  const int layer = layers_[size_of(index)];
+  const KVLayerView view = kv_.layer(layer);
+  const auto kept_tokens = size_of(task.schedule.kept_tokens);
+  std::vector<std::byte*> to;
+  for (int head = 0; head < spec.num_kv_heads; ++head) {
+    const auto kept =
+        std::span(state.window.kept)
+            .subspan(size_of(index * spec.num_kv_heads + head) * kept_tokens, kept_tokens);
+    to.clear();
+    for (const BlockId block : state.window.kept_blocks.blocks()) {
+      to.push_back(view.slot(head, block));
+    }
+    pack_pairs(spec.type, spec.head_dim, window_slots(task, layer, head), kept, to);
+  }
+}
+
+void WindowCompressor::publish(State& state, const CompressionTask& task) {
+  const CompressionSchedule& schedule = task.schedule;
+  const auto rows = static_cast<std::int64_t>(layers_.size()) * kv_.spec().num_kv_heads;
+  const std::int64_t blocks_saved =
+      schedule.window_tokens / kBlockSize - schedule.kept_blocks() - schedule.archived_blocks();
+  ++counters_.windows;
+  counters_.pairs_kept += rows * schedule.kept_tokens;
+  counters_.pairs_dropped += rows * (schedule.window_tokens - schedule.kept_tokens);
+  counters_.bytes_saved += kv_.slots_of_blocks(group_, blocks_saved) *
+                           static_cast<std::int64_t>(kv_.spec().slot_bytes());
+  kv_.compress(task.sequence, group_, {schedule.begin_of(task.window), schedule.window_tokens},
+               std::move(state.window.kept_blocks), {}, {});
+  state.window = {};
+}
+
+WindowCompressor::Outcome WindowCompressor::work(const CompressionTask& task, int& units) {
+  if (!may_score(task)) {
+    return Outcome::kWorking;
+  }
+  const auto begin = SteadyClock::now();
+  const auto num_layers = static_cast<int>(layers_.size());
+  ring(task.sequence, task.schedule);
+  State& state = *states_.at(task.sequence);
+  start(state, task);
+  Window& window = state.window;
+  Outcome outcome = Outcome::kWorking;
+  while (units > 0 && outcome == Outcome::kWorking && window.packed < num_layers) {
+    const bool scores = window.scored < num_layers;
+    if (!scores && !may_pack(task)) {
+      break;
+    }
+    if (!scores && window.packed == 0 && window.kept_blocks.blocks().empty()) {
+      auto blocks = kv_.new_blocks(group_, task.schedule.kept_blocks());
+      if (!blocks) {
+        outcome = Outcome::kNoRoom;
+        break;
+      }
+      window.kept_blocks = std::move(*blocks);
+    }
+    int& done = scores ? window.scored : window.packed;
+    if (load_window(task, layers_[size_of(done)])) {
+      if (scores) {
+        score_layer(state, task, done);
+      } else {
+        pack_layer(state, task, done);
+      }
+      ++done;
+      --units;
+    } else {
+      outcome = Outcome::kLost;
+    }
+    if (kv_.residency() != nullptr) {
+      kv_.residency()->end_step();
+    }
+  }
+  if (outcome == Outcome::kWorking && window.packed == num_layers &&
+      task.num_tokens >= task.publication()) {
+    publish(state, task);
+    outcome = Outcome::kPublished;
+  } else if (outcome == Outcome::kLost) {
+    window = {};
+  }
+  counters_.seconds += std::chrono::duration<double>(SteadyClock::now() - begin).count();
+  return outcome;
+}
+
+CompressionStats WindowCompressor::stats() const {
+  CompressionStats stats = counters_;
+  for (const auto& [sequence, state] : states_) {
+    stats.query_bytes += static_cast<std::int64_t>(
+        state->ring.bytes() + state->window.kept.capacity() * sizeof(std::int32_t));
+  }
+  return stats;
+}
+
+}  // namespace karez

@@ -1,0 +1,60 @@
+// What the scheduler knows of compression: which sequences wait for it, and how they get room.
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace karez {
+
+std::vector<CompressionCandidate> Scheduler::compression_candidates() const {
+  KAREZ_CHECK(!plan_is_open_, "windows are compressed between steps");
+  std::vector<CompressionCandidate> candidates;
+  for (const auto& [key, sequence] : running_) {
+    if (sequence.compression.is_on() && !sequence.compression_stopped) {
+      candidates.push_back({key, sequence.kv, sequence.num_computed_tokens, sequence.compression,
+                            sequence.num_compressed_windows});
+    }
+  }
+  return candidates;
+}
+
+std::vector<SequenceId> Scheduler::open_sequences() const {
+  std::vector<SequenceId> open;
+  for (const Sequences* sequences : {&running_, &waiting_}) {
+    for (const auto& [key, sequence] : *sequences) {
+      if (!sequence.kv.is_none()) {
+        open.push_back(sequence.kv);
+      }
+    }
+  }
+  return open;
+}
+
+void Scheduler::compressed(const ScheduleKey& key) {
+  const auto it = running_.find(key);
+  KAREZ_CHECK(!plan_is_open_ && it != running_.end(), "running sequences are compressed");
+  ++it->second.num_compressed_windows;
+}
+
+bool Scheduler::make_room_to_compress(const ScheduleKey& key, std::int64_t slots) {
+  while (slots > kv_.slots_available()) {
+    if (drop_last_demoted()) {
+      continue;
+    }
+    const auto last = std::prev(running_.end());
+    if (last->first == key) {
+      last->second.compression_stopped = running_.size() == 1;
+      return false;
+    }
+    preempt_last();
+  }
+  return true;
+}
+
+void Scheduler::recompute(const ScheduleKey& key) {
+  const auto it = running_.find(key);
+  KAREZ_CHECK(!plan_is_open_ && it != running_.end(), "a running sequence is computed again");
+  close(it->second);
+  waiting_.insert(running_.extract(it));
+  ++counters_.preemptions;
+}
+
+}  // namespace karez
