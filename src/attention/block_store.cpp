@@ -1,7 +1,6 @@
 #include "attention/block_store.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -78,6 +77,31 @@ void store_tokens(int head_dim, std::byte* slot, int first_token, int num_tokens
   }
 }
 
+// Calls body.template operator()<type>(decode); decode(t, index): element `index` of the keys or
+// values at `elements`, which belongs to token t.
+template <class Body>
+void with_decoder(KvType type, const std::byte* elements, const std::byte* scales,
+                  const Body& body) {
+  switch (type) {
+    case KvType::kF32:
+      return body.template operator()<KvType::kF32>(
+          [from = reinterpret_cast<const float*>(elements)](int, std::size_t index) {
+            return from[index];
+          });
+    case KvType::kBf16:
+      return body.template operator()<KvType::kBf16>(
+          [from = reinterpret_cast<const std::uint16_t*>(elements)](int, std::size_t index) {
+            return from_bf16(from[index]);
+          });
+    case KvType::kQ8_0:
+      return body.template operator()<KvType::kQ8_0>(
+          [from = reinterpret_cast<const std::int8_t*>(elements),
+           scale = reinterpret_cast<const float*>(scales)](int t, std::size_t index) {
+            return static_cast<float>(from[index]) * scale[t];
+          });
+  }
+}
+
 }  // namespace
 
 void store_in_block(KvType type, int head_dim, std::byte* slot, int first_token, int num_tokens,
@@ -94,26 +118,27 @@ void store_in_block(KvType type, int head_dim, std::byte* slot, int first_token,
 
 void load_block_keys(KvType type, int head_dim, const std::byte* slot, float* out) {
   const BlockLayout layout = BlockLayout::of(type, head_dim);
-  const std::byte* keys = slot + layout.keys_offset;
-  const auto* scales = reinterpret_cast<const float*>(slot + layout.key_scales_offset);
-  for (int t = 0; t < kBlockSize; ++t) {
-    for (int i = 0; i < head_dim; ++i) {
-      const std::size_t from = BlockLayout::key_index(type, t, i);
-      switch (type) {
-        case KvType::kF32:
-          *out = reinterpret_cast<const float*>(keys)[from];
-          break;
-        case KvType::kBf16:
-          *out = std::bit_cast<float>(
-              std::uint32_t{reinterpret_cast<const std::uint16_t*>(keys)[from]} << 16);
-          break;
-        case KvType::kQ8_0:
-          *out = static_cast<float>(reinterpret_cast<const std::int8_t*>(keys)[from]) * scales[t];
-          break;
-      }
-      ++out;
-    }
-  }
+  with_decoder(type, slot + layout.keys_offset, slot + layout.key_scales_offset,
+               [head_dim, out]<KvType stored>(const auto& decode) {
+                 for (int t = 0; t < kBlockSize; ++t) {
+                   for (int i = 0; i < head_dim; ++i) {
+                     out[t * head_dim + i] = decode(t, BlockLayout::key_index(stored, t, i));
+                   }
+                 }
+               });
+}
+
+void load_block_values(KvType type, int head_dim, const std::byte* slot, float* out) {
+  const BlockLayout layout = BlockLayout::of(type, head_dim);
+  with_decoder(type, slot + layout.values_offset, slot + layout.value_scales_offset,
+               [head_dim, out]<KvType stored>(const auto& decode) {
+                 for (int t = 0; t < kBlockSize; ++t) {
+                   for (int i = 0; i < head_dim; ++i) {
+                     out[t * head_dim + i] =
+                         decode(t, BlockLayout::value_index(stored, head_dim, t, i));
+                   }
+                 }
+               });
 }
 
 }  // namespace karez

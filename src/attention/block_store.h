@@ -1,5 +1,5 @@
 // Writing keys and values of consecutive tokens into one slot, in the layout of kv/block_layout.h,
-// and reading keys back.
+// and reading them back.
 //
 // The same plain C++ for all processors, so that stored bits never depend on the CPU level.
 // Thread: calls on different slots are independent.
@@ -26,5 +26,8 @@ void store_in_block(KvType type, int head_dim, std::byte* slot, int first_token,
 
 // The keys of a slot, f32 [16][head_dim]. Those that were never written are whatever is there.
 void load_block_keys(KvType type, int head_dim, const std::byte* slot, float* out);
+
+// Likewise the values.
+void load_block_values(KvType type, int head_dim, const std::byte* slot, float* out);
 
 }  // namespace karez
