@@ -158,7 +158,8 @@ TEST(CompressionOptions, TheScheduleBeginsBehindPromptAndSinksAtAWholeBlock) {
   for (const auto& each : cases) {
     CompressionOptions options;
     options.compresses_prompt = each.compresses_prompt;
-    const CompressionSchedule schedule = schedule_of(options, each.prompt_tokens, each.sink_tokens);
+    const CompressionSchedule schedule =
+        schedule_of(options, each.prompt_tokens, each.sink_tokens, 3);
     EXPECT_EQ(schedule.first_position, each.first_position)
         << each.prompt_tokens << ", " << each.sink_tokens;
   }
@@ -170,14 +171,14 @@ TEST(CompressionOptions, TheScheduleHasTheOptionsNumbers) {
   options.window_tokens = 256;
   options.recent_tokens = 100;
   options.archive = CompressArchive::kOff;
-  const CompressionSchedule schedule = schedule_of(options, 50, 16);
+  const CompressionSchedule schedule = schedule_of(options, 50, 16, 3);
   EXPECT_TRUE(schedule.is_on());
   EXPECT_EQ(schedule.window_tokens, 256);
   EXPECT_EQ(schedule.kept_tokens, 64);
   EXPECT_EQ(schedule.recent_tokens, 100);
-  EXPECT_FALSE(schedule.archives);
+  EXPECT_EQ(schedule.pages_per_block, 0);
   options.archive = CompressArchive::kR4;
-  EXPECT_TRUE(schedule_of(options, 50, 16).archives);
+  EXPECT_EQ(schedule_of(options, 50, 16, 3).pages_per_block, 3);
 }
 
 }  // namespace
