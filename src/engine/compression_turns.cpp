@@ -19,10 +19,7 @@ int units_of_turn(std::span<const WindowCompressor::Phase> phases) {
   return static_cast<int>(of_turn);
 }
 
-void CompressionTurns::run(Scheduler& scheduler) {
-  for (const auto& [of, fork] : scheduler.take_forks()) {
-    compressor_.fork(of, fork);
-  }
+std::vector<EndedSequence> CompressionTurns::run(Scheduler& scheduler) {
   struct Job {
     CompressionCandidate candidate;
     CompressionTask task;
@@ -39,7 +36,7 @@ void CompressionTurns::run(Scheduler& scheduler) {
       phases.push_back(phase);
     }
   }
-  compressor_.keep_only(scheduler.open_sequences());
+  std::vector<EndedSequence> ended;
   std::ranges::stable_sort(jobs, {}, [](const Job& job) { return job.phase.tokens_left; });
   int units = units_of_turn(phases);
   int sequences_left = compressor_.options().sequences_per_step;
@@ -61,12 +58,16 @@ void CompressionTurns::run(Scheduler& scheduler) {
     if (outcome == WindowCompressor::Outcome::kPublished) {
       scheduler.compressed(job.candidate.key);
     } else if (outcome == WindowCompressor::Outcome::kLost) {
-      scheduler.recompute(job.candidate.key);
+      const CompressionCandidate& lost = job.candidate;
+      if (!scheduler.recompute(lost.key)) {
+        ended.push_back({lost.request, lost.choice, lost.num_choices});
+      }
     }
     if (makes_room) {
       break;  // those behind it may have been preempted
     }
   }
+  return ended;
 }
 
 }  // namespace karez

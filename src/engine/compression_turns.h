@@ -23,8 +23,8 @@ class CompressionTurns {
  public:
   explicit CompressionTurns(WindowCompressor& compressor) : compressor_(compressor) {}
 
-  // Before schedule().
-  void run(Scheduler& scheduler);
+  // Before schedule(). Returns the choices that were ended because their KV was lost too often.
+  std::vector<EndedSequence> run(Scheduler& scheduler);
 
  private:
   WindowCompressor& compressor_;

@@ -11,6 +11,11 @@ namespace {
 
 bool is_decode(const PlannedSequence& planned) { return planned.tokens.size() == 1; }
 
+Status lost_status() {
+  return {StatusCode::kUnavailable,
+          "keys and values could not be read back from the tier below the fast one"};
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
@@ -27,7 +32,7 @@ EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* 
       prefix_cache_(std::move(prefix_cache)),
       speculation_(std::move(speculation)),
       compressor_(std::move(compressor)),
-      scheduler_(kv, prefix_cache_.get(), options),
+      scheduler_(kv, prefix_cache_.get(), options, compressor_.get()),
       clock_(std::move(clock)) {
   KAREZ_CHECK(loader != nullptr || kv.residency() == nullptr, "a home tier needs a loader");
 }
@@ -64,7 +69,9 @@ void EngineLoop::cancel_all() {
 void EngineLoop::plan() {
   step_start_seconds_ = clock_();
   if (compressor_ != nullptr) {
-    CompressionTurns(*compressor_).run(scheduler_);
+    for (const EndedSequence& lost : CompressionTurns(*compressor_).run(scheduler_)) {
+      end_choices(lost.request, lost.choice, lost.num_choices, FinishReason::kError, lost_status());
+    }
   }
   draft();
   plan_ = scheduler_.schedule();
@@ -148,10 +155,8 @@ void EngineLoop::note_reads(StepPlan& plan, std::span<const BlockLoader::Sequenc
     active.kv_missed.add(reads[i].missed);
     totals_.missed.add(reads[i].missed);
     if (reads[i].is_lost && !scheduler_.lose(planned)) {
-      end_choices(
-          planned.request, planned.choice, planned.num_choices, FinishReason::kError,
-          Status(StatusCode::kUnavailable,
-                 "keys and values could not be read back from the tier below the fast one"));
+      end_choices(planned.request, planned.choice, planned.num_choices, FinishReason::kError,
+                  lost_status());
     }
   }
 }

@@ -347,17 +347,21 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     }
     return {};
   };
+  const auto extend = [&](int num_tokens) {
+    return kv_.extend(sequence.id(), num_tokens) ||
+           (compression.give_back_slots() && kv_.extend(sequence.id(), num_tokens));
+  };
   while (result.prompt_tokens < prompt_tokens) {
     if (cancelled.load(std::memory_order_relaxed)) {
       return finish(FinishReason::kCancelled);
     }
     int count = std::min({options.chunk_tokens, prompt_tokens - result.prompt_tokens,
                           compression.max_rows(result.prompt_tokens)});
-    bool has_room = kv_.extend(sequence.id(), count);
+    bool has_room = extend(count);
     // With a home tier room comes back when what was computed before has gone home.
     while (!has_room && kv_.residency() != nullptr && count > 1) {
       count /= 2;
-      has_room = kv_.extend(sequence.id(), count);
+      has_room = extend(count);
     }
     if (!has_room) {
       return fail(StatusCode::kResourceExhausted,
@@ -448,7 +452,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
       drafts.give_up();
       num_rows = 1;
     }
-    if (num_rows == 1 && !kv_.extend(sequence.id(), 1)) {
+    if (num_rows == 1 && !extend(1)) {
       return end_text(FinishReason::kLength);
     }
     const auto step_start = SteadyClock::now();

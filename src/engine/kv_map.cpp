@@ -14,6 +14,7 @@ KvMap make_kv_map(const KVCacheManager& kv, RequestId request, SequenceId sequen
   const Residency* residency = kv.residency();
   for (int layer = 0; layer < map.num_layers; ++layer) {
     const KVLayerView view = kv.layer(layer);
+    const std::size_t end = map.cells.size() + static_cast<std::size_t>(map.num_blocks);
     for (const BlockId block : kv.table(sequence, kv.group_of_layer(layer))) {
       int num_fast = 0;
       bool was_read = false;
@@ -27,6 +28,7 @@ KvMap make_kv_map(const KVCacheManager& kv, RequestId request, SequenceId sequen
                                                                       : KvMap::kHome;
       map.cells.push_back(static_cast<std::uint8_t>(where + (was_read ? KvMap::kWasRead : 0)));
     }
+    map.cells.resize(end, KvMap::kNowhere);  // where it is compressed
   }
   return map;
 }

@@ -15,7 +15,7 @@ namespace karez {
 struct KvMap {
   // Of a cell: the blocks of all KV heads of a layer at one place of the context.
   enum Where : std::uint8_t {
-    kNowhere = 0,  // out of the layer's window
+    kNowhere = 0,  // out of the layer's window, or less is left after compression
     kHome = 1,     // all below the fast tier
     kPartly = 2,   // some in the fast tier
     kFast = 3,     // all in the fast tier

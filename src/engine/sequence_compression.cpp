@@ -32,6 +32,10 @@ int SequenceCompression::max_rows(int num_tokens) const {
                                                  std::numeric_limits<int>::max()));
 }
 
+bool SequenceCompression::give_back_slots() {
+  return schedule_.is_on() && compressor_->give_back_slots(sequence_);
+}
+
 bool SequenceCompression::advance(int num_tokens) {
   if (!schedule_.is_on() || is_stopped_) {
     return true;

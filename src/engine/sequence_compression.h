@@ -23,6 +23,8 @@ class SequenceCompression {
   // After a step, with the tokens whose KV is written: does what is due.
   // False: the sequence's KV could not be read from home.
   [[nodiscard]] bool advance(int num_tokens);
+  // When the sequence lacks slots: those of the window under way. False: there are none.
+  [[nodiscard]] bool give_back_slots();
 
  private:
   CompressionTask task(int num_tokens) const { return {sequence_, num_tokens, schedule_, window_}; }

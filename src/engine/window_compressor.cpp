@@ -85,10 +85,14 @@ void WindowCompressor::fork(SequenceId of, SequenceId fork) {
 
 void WindowCompressor::forget(SequenceId sequence) { states_.erase(sequence); }
 
-void WindowCompressor::keep_only(std::span<const SequenceId> sequences) {
-  std::erase_if(states_, [&](const auto& entry) {
-    return std::ranges::find(sequences, entry.first) == sequences.end();
-  });
+bool WindowCompressor::give_back_slots(SequenceId sequence) {
+  const auto found = states_.find(sequence);
+  if (found == states_.end() || found->second->window.kept_blocks.blocks().empty()) {
+    return false;
+  }
+  found->second->window.kept_blocks.release();
+  found->second->window.packed = 0;
+  return true;
 }
 
 std::int64_t WindowCompressor::last_query_position(const CompressionTask& task) const {

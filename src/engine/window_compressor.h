@@ -7,7 +7,7 @@
 // When a window is published, and from which queries it is scored, depends on positions alone
 // (CompressionSchedule): the work in between may take any number of turns.
 //
-// Does not know requests or the scheduler; CompressionTurns spreads the work over steps.
+// Does not know requests or the order of service; CompressionTurns spreads the work over steps.
 // Thread: the KV store's owner thread, between steps; the rings are written to during steps.
 // Owns: the rings of kept queries, chosen pairs and new blocks of windows under way.
 #pragma once
@@ -26,6 +26,7 @@
 #include "engine/compression_stats.h"
 #include "kv/compression_schedule.h"
 #include "kv/kv_cache_manager.h"
+#include "sched/sequence_listener.h"
 
 namespace karez {
 
@@ -39,7 +40,7 @@ struct CompressionTask {
   std::int64_t publication() const { return schedule.publication_of(window); }
 };
 
-class WindowCompressor {
+class WindowCompressor final : public SequenceListener {
  public:
   // The dimensions of attention that scores need.
   struct Attention {
@@ -51,17 +52,17 @@ class WindowCompressor {
   // kv.compressible_group().
   WindowCompressor(KVCacheManager& kv, const KeyIndex* index, const CompressionOptions& options,
                    const Attention& attention);
-  ~WindowCompressor();
+  ~WindowCompressor() override;
 
   const CompressionOptions& options() const { return options_; }
 
   // Where the rows of the sequence keep their queries; made at the first call.
   QueryRing* ring(SequenceId sequence, const CompressionSchedule& schedule);
   // The fork has the same rows behind it.
-  void fork(SequenceId of, SequenceId fork);
-  void forget(SequenceId sequence);
-  // Gives up what is kept for all others.
-  void keep_only(std::span<const SequenceId> sequences);
+  void fork(SequenceId of, SequenceId fork) override;
+  void forget(SequenceId sequence) override;
+  // The blocks of a window that is not published; it is packed again.
+  bool give_back_slots(SequenceId sequence) override;
 
   // Layers that are to be scored or packed until the window is published.
   int units_left(const CompressionTask& task) const;

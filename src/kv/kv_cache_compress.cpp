@@ -84,6 +84,7 @@ void KVCacheManager::compress(SequenceId sequence, int group, const TokenRange& 
   blocks.insert(at(table.archived_begin + num_archived), entries.begin(), entries.end());
   table.archived_pages.insert(table.archived_pages.end(), pages.begin(), pages.end());
   const auto num_new = static_cast<std::int64_t>(kept.blocks_.size() + pages.size());
+  KAREZ_CHECK(num_new <= count, "a table does not grow by compression");
   table.num_gone += count - num_new;
   table.num_compressed = first + num_new;
   table.num_sent = std::min(table.num_sent, table.archived_begin + num_archived);

@@ -8,9 +8,11 @@
 
 namespace karez {
 
-Scheduler::Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const SchedulerOptions& options)
+Scheduler::Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const SchedulerOptions& options,
+                     SequenceListener* listener)
     : kv_(kv),
       prefix_cache_(prefix_cache),
+      listener_(listener),
       options_(options),
       slots_total_(kv.stats().slots_total) {
   KAREZ_CHECK(options.validate().has_value(), "the scheduler's options are valid");
@@ -110,14 +112,17 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
 }
 
 bool Scheduler::lose(PlannedSequence& planned) {
-  constexpr int kMaxTimesLost = 3;
   KAREZ_CHECK(plan_is_open_, "lose() comes before update()");
   const auto it = running_.find(planned.key);
   KAREZ_CHECK(it != running_.end(), "the plan is of this scheduler");
   planned.is_lost = true;
-  Sequence& sequence = it->second;
-  close(sequence);
-  if (++sequence.times_lost > kMaxTimesLost) {
+  return start_again(it);
+}
+
+bool Scheduler::start_again(Sequences::iterator it) {
+  constexpr int kMaxTimesLost = 3;
+  close(it->second);
+  if (++it->second.times_lost > kMaxTimesLost) {
     running_.erase(it);
     return false;
   }
@@ -150,8 +155,8 @@ void Scheduler::take_samples(Sequences::iterator it, std::span<const SampledToke
     choice.num_choices = 1;
     choice.kv = *fork;
     choice.tokens.push_back(samples[i].token);
-    if (choice.compression.is_on()) {
-      forks_.emplace_back(sequence.kv, *fork);
+    if (listener_ != nullptr) {
+      listener_->fork(sequence.kv, *fork);
     }
     ScheduleKey key = it->first;
     key.choice = choice.choice;
@@ -219,11 +224,18 @@ void Scheduler::open(Sequence& sequence) {
 
 void Scheduler::close(Sequence& sequence) {
   if (!sequence.kv.is_none()) {
+    if (listener_ != nullptr) {
+      listener_->forget(sequence.kv);
+    }
     kv_.close(sequence.kv);
   }
   sequence.kv = SequenceId::none();
   sequence.num_computed_tokens = 0;
   sequence.drafts = {};
+}
+
+bool Scheduler::give_back_slots(const Sequence& sequence) {
+  return listener_ != nullptr && listener_->give_back_slots(sequence.kv);
 }
 
 int Scheduler::num_running() const {

@@ -38,7 +38,6 @@
 
 #include <cstdint>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "kv/kv_cache_manager.h"
@@ -47,6 +46,7 @@
 #include "sched/request.h"
 #include "sched/scheduler_options.h"
 #include "sched/sequence.h"
+#include "sched/sequence_listener.h"
 #include "sched/step_plan.h"
 
 namespace karez {
@@ -63,8 +63,10 @@ struct SchedulerStats {
 class Scheduler {
  public:
   // Requires: options are valid. prefix_cache may be null: nothing is shared but by num_choices.
-  // Both must outlive the scheduler; every other sequence of kv takes slots from it.
-  Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const SchedulerOptions& options);
+  // listener: null: nobody. All must outlive the scheduler; every other sequence of kv takes slots
+  // from it.
+  Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const SchedulerOptions& options,
+            SequenceListener* listener = nullptr);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -97,12 +99,8 @@ class Scheduler {
   // Slots for the window of a sequence that is due, at the cost of those behind it. False: it is
   // the last one and waits for others; or, if it is alone, goes on without compression.
   [[nodiscard]] bool make_room_to_compress(const ScheduleKey& key, std::int64_t slots);
-  // The candidate's KV was lost: it is computed again.
-  void recompute(const ScheduleKey& key);
-  // Of all sequences, those that wait with their KV included.
-  std::vector<SequenceId> open_sequences() const;
-  // Sequences that were forked since the last call: (of, fork).
-  std::vector<std::pair<SequenceId, SequenceId>> take_forks() { return std::exchange(forks_, {}); }
+  // The candidate's KV was lost: it is computed again. False: as of lose().
+  [[nodiscard]] bool recompute(const ScheduleKey& key);
 
   // The next step. Not empty (sequences or ended) if there is work, unless all of it waits for
   // compressed(). Its room in the KV store is taken. Call update() or update_failed() with it
@@ -128,6 +126,10 @@ class Scheduler {
   void preempt_last();
   // As far as floors do not fit together.
   void demote_last_ones();
+  // What others have taken for it goes back. False: that is nothing.
+  [[nodiscard]] bool give_back_slots(const Sequence& sequence);
+  // Closes it, and lets it wait to be computed again. False: as of lose().
+  [[nodiscard]] bool start_again(Sequences::iterator sequence);
   // The last waiting sequence that is demoted gives up its KV. False: there is none.
   [[nodiscard]] bool drop_last_demoted();
   void plan_running(StepPlan& plan, int& prefill_left);
@@ -155,6 +157,7 @@ class Scheduler {
 
   KVCacheManager& kv_;
   PrefixCache* prefix_cache_;
+  SequenceListener* listener_;
   SchedulerOptions options_;
   std::int64_t slots_total_;
   std::int64_t home_blocks_ = 0;  // 0: there is no home tier
@@ -162,8 +165,7 @@ class Scheduler {
   Sequences waiting_;
   std::uint64_t num_arrivals_ = 0;
   bool plan_is_open_ = false;
-  std::vector<std::pair<SequenceId, SequenceId>> forks_;  // with compression
-  SchedulerStats counters_;                               // of it the sums
+  SchedulerStats counters_;  // of it the sums
 };
 
 }  // namespace karez

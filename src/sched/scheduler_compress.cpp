@@ -9,23 +9,12 @@ std::vector<CompressionCandidate> Scheduler::compression_candidates() const {
   std::vector<CompressionCandidate> candidates;
   for (const auto& [key, sequence] : running_) {
     if (sequence.compression.is_on() && !sequence.compression_stopped) {
-      candidates.push_back({key, sequence.kv, sequence.num_computed_tokens, sequence.compression,
+      candidates.push_back({key, sequence.request, sequence.choice, sequence.num_choices,
+                            sequence.kv, sequence.num_computed_tokens, sequence.compression,
                             sequence.num_compressed_windows});
     }
   }
   return candidates;
-}
-
-std::vector<SequenceId> Scheduler::open_sequences() const {
-  std::vector<SequenceId> open;
-  for (const Sequences* sequences : {&running_, &waiting_}) {
-    for (const auto& [key, sequence] : *sequences) {
-      if (!sequence.kv.is_none()) {
-        open.push_back(sequence.kv);
-      }
-    }
-  }
-  return open;
 }
 
 void Scheduler::compressed(const ScheduleKey& key) {
@@ -49,12 +38,10 @@ bool Scheduler::make_room_to_compress(const ScheduleKey& key, std::int64_t slots
   return true;
 }
 
-void Scheduler::recompute(const ScheduleKey& key) {
+bool Scheduler::recompute(const ScheduleKey& key) {
   const auto it = running_.find(key);
   KAREZ_CHECK(!plan_is_open_ && it != running_.end(), "a running sequence is computed again");
-  close(it->second);
-  waiting_.insert(running_.extract(it));
-  ++counters_.preemptions;
+  return start_again(it);
 }
 
 }  // namespace karez

@@ -75,7 +75,7 @@ int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
     }
     if (std::next(sequence) != running_.end()) {
       preempt_last();
-    } else {
+    } else if (!give_back_slots(sequence->second)) {
       num_tokens /= 2;  // the last one takes what is left
     }
   }
@@ -106,6 +106,7 @@ void Scheduler::demote_last_ones() {
   while (running_.size() > 1 && !floors_fit_with(nullptr)) {
     const auto victim = std::prev(running_.end());
     victim->second.drafts = {};
+    static_cast<void>(give_back_slots(victim->second));
     kv_.demote(victim->second.kv);
     waiting_.insert(running_.extract(victim));
     ++counters_.preemptions;
@@ -140,6 +141,9 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
   }
   const int found_tokens = sequence.num_computed_tokens;
   const auto started = running_.insert(waiting_.extract(it)).position;
+  if (sequence.num_computable_tokens() == 0) {
+    return true;  // demoted while it waited for compressed(), which comes before the next step
+  }
   // Nobody is preempted for it: others may be behind it in the order of service.
   const auto take_room = [&] {
     int num_tokens = std::min(sequence.num_computable_tokens(), prefill_left);

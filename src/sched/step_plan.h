@@ -53,6 +53,9 @@ struct DraftCandidate {
 // A sequence whose windows are compressed as they age.
 struct CompressionCandidate {
   ScheduleKey key;
+  RequestId request = 0;
+  int choice = 0;
+  int num_choices = 1;
   SequenceId kv;
   int num_tokens = 0;  // whose KV is written
   CompressionSchedule schedule;
@@ -61,7 +64,8 @@ struct CompressionCandidate {
   bool is_due() const { return num_tokens >= schedule.publication_of(window); }
 };
 
-// Choices that the scheduler ended by itself: the fast tier is full of this one sequence.
+// Choices that were ended by themselves: the fast tier is full of this one sequence, or its KV was
+// lost too often.
 struct EndedSequence {
   RequestId request = 0;
   int choice = 0;
