@@ -95,16 +95,13 @@ bool WindowCompressor::give_back_slots(SequenceId sequence) {
   return true;
 }
 
-std::int64_t WindowCompressor::last_query_position(const CompressionTask& task) const {
-  return task.publication() - task.schedule.recent_tokens / 2;
-}
-
 bool WindowCompressor::may_score(const CompressionTask& task) const {
-  return task.num_tokens >= last_query_position(task);
+  return task.num_tokens >= task.publication.queries_end;
 }
 
 bool WindowCompressor::may_pack(const CompressionTask& task) const {
-  return task.num_tokens >= std::max(last_query_position(task), task.publication() - kPackTokens);
+  return task.num_tokens >=
+         std::max(task.publication.queries_end, task.publication.position - kPackTokens);
 }
 
 int WindowCompressor::units_left(const CompressionTask& task) const {
@@ -123,12 +120,12 @@ WindowCompressor::Phase WindowCompressor::phase(const CompressionTask& task) con
   };
   const int left = units_left(task);
   if (may_pack(task)) {
-    return {left, tokens_to(task.publication())};
+    return {left, tokens_to(task.publication.position)};
   }
   if (may_score(task)) {
-    return {std::max(0, left - num_layers), tokens_to(task.publication() - kPackTokens)};
+    return {std::max(0, left - num_layers), tokens_to(task.publication.position - kPackTokens)};
   }
-  return {0, tokens_to(last_query_position(task))};
+  return {0, tokens_to(task.publication.queries_end)};
 }
 
 std::int64_t WindowCompressor::slots_to_pack(const CompressionSchedule& schedule) const {
@@ -184,7 +181,7 @@ void WindowCompressor::score_layer(State& state, const CompressionTask& task, in
   for (int head = 0; head < spec.num_kv_heads; ++head) {
     query_rows_.clear();
     query_positions_.clear();
-    for (std::int64_t position = begin; position < last_query_position(task); ++position) {
+    for (std::int64_t position = begin; position < task.publication.queries_end; ++position) {
       if (QueryRing::keeps(static_cast<int>(position))) {
         query_rows_.push_back(state.ring.query(layer, head, static_cast<int>(position)));
         query_positions_.push_back(static_cast<std::int32_t>(position));
@@ -280,7 +277,7 @@ WindowCompressor::Outcome WindowCompressor::work(const CompressionTask& task, in
     }
   }
   if (outcome == Outcome::kWorking && window.packed == num_layers &&
-      task.num_tokens >= task.publication()) {
+      task.num_tokens >= task.publication.position) {
     publish(state, task);
     outcome = Outcome::kPublished;
   } else if (outcome == Outcome::kLost) {

@@ -36,8 +36,7 @@ struct CompressionTask {
   int num_tokens = 0;  // whose KV is written
   CompressionSchedule schedule;
   int window = 0;
-
-  std::int64_t publication() const { return schedule.publication_of(window); }
+  Publication publication;
 };
 
 class WindowCompressor final : public SequenceListener {
@@ -93,7 +92,6 @@ class WindowCompressor final : public SequenceListener {
 
   bool may_score(const CompressionTask& task) const;
   bool may_pack(const CompressionTask& task) const;
-  std::int64_t last_query_position(const CompressionTask& task) const;
   void start(State& state, const CompressionTask& task);
   bool load_window(const CompressionTask& task, int layer);
   void score_layer(State& state, const CompressionTask& task, int index);
