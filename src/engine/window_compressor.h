@@ -96,6 +96,14 @@ class WindowCompressor final : public SequenceListener {
   bool load_window(const CompressionTask& task, int layer);
   void score_layer(State& state, const CompressionTask& task, int index);
   void pack_layer(State& state, const CompressionTask& task, int index);
+  struct Packed {
+    int layer;
+    int head;
+    std::span<const std::byte* const> from;
+    std::span<const std::int32_t> kept;
+  };
+  void archive_rest(State& state, const CompressionTask& task, const Packed& packed,
+                    const KeyIndexView& index_view);
   void publish(State& state, const CompressionTask& task);
   std::span<const std::byte* const> window_slots(const CompressionTask& task, int layer, int head);
 
@@ -115,6 +123,8 @@ class WindowCompressor final : public SequenceListener {
   std::vector<const std::uint16_t*> query_rows_;
   std::vector<std::int32_t> query_positions_;
   std::vector<float> scores_;
+  std::vector<std::int32_t> rest_;
+  std::vector<float> rows_;
 };
 
 }  // namespace karez
