@@ -7,12 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <ostream>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,8 +58,9 @@ std::vector<Scenario> scenarios() {
 
 class Driver {
  public:
-  Driver(const Scenario& scenario, unsigned seed)
+  Driver(const Scenario& scenario, unsigned seed, bool compresses)
       : spec_(scenario.spec),
+        compresses_(compresses),
         max_sequences_(scenario.max_sequences),
         random_(seed),
         model_(scenario.spec, scenario.num_slots) {
@@ -84,6 +87,10 @@ class Driver {
     } else {
       unpin();
     }
+    // Beside the others, so that these are those that they were.
+    if (compresses_ && roll(0, 5) == 0 && !sequences_.empty()) {
+      compress();
+    }
   }
 
   void check() {
@@ -109,6 +116,9 @@ class Driver {
   int refused_extends() const { return refused_extends_; }
   int refused_cuts() const { return refused_cuts_; }
   std::int64_t copies() const { return cache_->stats().copies; }
+  int compressed_windows() const { return compressed_windows_; }
+  int archived_pages() const { return archived_pages_; }
+  int refused_windows() const { return refused_windows_; }
 
   void close_all() {
     pins_.clear();
@@ -199,6 +209,76 @@ class Driver {
     return roll(0, 2) == 0 ? roll(0, tokens) : std::max(0, tokens - roll(0, 20));
   }
 
+  // A window of some blocks: some of its tokens are packed into new blocks, some go into blocks of
+  // pages, the others are lost.
+  void compress() {
+    const auto group = cache_->compressible_group();
+    const int name = any_sequence();
+    const SequenceId id = sequences_.at(name);
+    if (!group) {
+      return;
+    }
+    const int done = model_.compressed_end(name, *group) / kBlockSize;
+    const int full = model_.num_tokens(name) / kBlockSize;
+    const int first = done > 0 ? done : roll(0, std::max(0, full - 1));
+    const int count = std::min(full - first, roll(1, 4));
+    if (count <= 0) {
+      return;
+    }
+    const int num_kept = roll(0, count);
+    const int num_pages = roll(num_kept == 0 ? 1 : 0, count - num_kept);
+    const int pages_per_block = roll(1, 3);
+    const int num_archived = (num_pages + pages_per_block - 1) / pages_per_block;
+    const std::int64_t free_slots = cache_->stats().slots_total - cache_->stats().slots_used;
+    auto kept = cache_->new_blocks(*group, num_kept);
+    auto archived = cache_->new_blocks(*group, num_archived);
+    ASSERT_EQ(kept.has_value() && archived.has_value(),
+              cache_->slots_of_blocks(*group, num_kept + num_archived) <= free_slots);
+    if (!kept || !archived || roll(0, 9) == 0) {
+      ++refused_windows_;
+      return;  // what was taken goes back
+    }
+    const auto gone = static_cast<std::size_t>(model_.num_gone(name, *group) / kBlockSize);
+    std::vector<std::uint32_t> values;
+    for (int block = first; block < first + count; ++block) {
+      const auto& old = *model_.table(name, *group)[static_cast<std::size_t>(block) - gone];
+      values.insert(values.end(), old.values.begin(), old.values.end());
+    }
+    const std::vector<ReferenceBlockPtr> kept_values = fill(*group, kept->blocks(), values);
+    const std::vector<ReferenceBlockPtr> archived_values = fill(*group, archived->blocks(), values);
+    std::vector<std::uint8_t> pages;
+    std::vector<ReferenceBlockPtr> page_values;
+    for (int page = 0; page < num_pages; ++page) {
+      pages.push_back(static_cast<std::uint8_t>(page % pages_per_block));
+      page_values.push_back(archived_values[static_cast<std::size_t>(page / pages_per_block)]);
+    }
+    cache_->compress(id, *group,
+                     {std::int64_t{first} * kBlockSize, std::int64_t{count} * kBlockSize},
+                     std::move(*kept), std::move(*archived), pages);
+    model_.compress(name, *group, {first * kBlockSize, (first + count) * kBlockSize}, kept_values,
+                    page_values);
+    ++compressed_windows_;
+    archived_pages_ += num_pages;
+  }
+
+  // Any of the values into all places of the blocks.
+  std::vector<ReferenceBlockPtr> fill(int group, std::span<const BlockId> blocks,
+                                      const std::vector<std::uint32_t>& values) {
+    std::vector<ReferenceBlockPtr> filled;
+    for (const BlockId block : blocks) {
+      filled.push_back(std::make_shared<ReferenceBlock>());
+      for (int token = 0; token < kBlockSize; ++token) {
+        const std::uint32_t value =
+            values[static_cast<std::size_t>(roll(0, static_cast<int>(values.size()) - 1))];
+        filled.back()->values[static_cast<std::size_t>(token)] = value;
+        for (const int layer : layers_of(group)) {
+          write(layer, block, token, value);
+        }
+      }
+    }
+    return filled;
+  }
+
   void close() {
     const int name = any_sequence();
     cache_->close(sequences_.at(name));
@@ -245,14 +325,19 @@ class Driver {
 
   void write(SequenceId id, int position, std::uint32_t value) {
     for (int layer = 0; layer < spec_.num_layers; ++layer) {
-      const BlockTableView table = cache_->table(id, cache_->group_of_layer(layer));
-      const BlockId block = table[static_cast<std::size_t>(position / kBlockSize)];
-      for (int head = 0; head < spec_.num_kv_heads; ++head) {
-        const std::vector<std::uint32_t> bytes(token_bytes() / 4, tag(value, layer, head));
-        std::memcpy(cache_->layer(layer).slot(head, block) +
-                        token_bytes() * static_cast<std::size_t>(position % kBlockSize),
-                    bytes.data(), token_bytes());
-      }
+      const int group = cache_->group_of_layer(layer);
+      const BlockTableView table = cache_->table(id, group);
+      const bool is_compressible = group == cache_->compressible_group();
+      const int place = position - (is_compressible ? cache_->num_gone(id) : 0);
+      write(layer, table[static_cast<std::size_t>(place / kBlockSize)], place % kBlockSize, value);
+    }
+  }
+  void write(int layer, BlockId block, int token, std::uint32_t value) {
+    for (int head = 0; head < spec_.num_kv_heads; ++head) {
+      const std::vector<std::uint32_t> bytes(token_bytes() / 4, tag(value, layer, head));
+      std::memcpy(
+          cache_->layer(layer).slot(head, block) + token_bytes() * static_cast<std::size_t>(token),
+          bytes.data(), token_bytes());
     }
   }
 
@@ -260,11 +345,19 @@ class Driver {
     const BlockTableView table = cache_->table(sequences_.at(name), group);
     const std::vector<ReferenceBlockPtr>& expected = model_.table(name, group);
     ASSERT_EQ(table.size(), expected.size());
+    const int num_places = model_.num_tokens(name) - model_.num_gone(name, group);
+    if (group == cache_->compressible_group()) {
+      ASSERT_EQ(cache_->num_gone(sequences_.at(name)), model_.num_gone(name, group));
+      const ArchivedEntries archived = cache_->archived(sequences_.at(name));
+      ASSERT_EQ(archived.count(), model_.num_archived(name, group));
+      if (archived.count() > 0) {
+        ASSERT_EQ(archived.begin, model_.archived_begin(name, group));
+      }
+    }
     for (std::size_t i = 0; i < table.size(); ++i) {
       ASSERT_EQ(table[i].is_none(), expected[i] == nullptr) << "block " << i;
       if (expected[i] != nullptr) {
-        const int tokens =
-            std::min(kBlockSize, model_.num_tokens(name) - static_cast<int>(i) * kBlockSize);
+        const int tokens = std::min(kBlockSize, num_places - static_cast<int>(i) * kBlockSize);
         ASSERT_NO_FATAL_FAILURE(check_bytes(group, table[i], *expected[i], tokens))
             << "sequence " << name << ", block " << i;
       }
@@ -305,6 +398,7 @@ class Driver {
   }
 
   KVCacheSpec spec_;
+  bool compresses_;
   std::size_t max_sequences_;
   std::mt19937 random_;
   ReferenceKVCache model_;
@@ -315,6 +409,9 @@ class Driver {
   std::uint32_t next_value_ = 1;
   int refused_extends_ = 0;
   int refused_cuts_ = 0;
+  int compressed_windows_ = 0;
+  int archived_pages_ = 0;
+  int refused_windows_ = 0;
 };
 
 class KVCacheManagerProperty : public testing::TestWithParam<Scenario> {};
@@ -325,7 +422,7 @@ TEST_P(KVCacheManagerProperty, BehavesLikeTheNaiveModelAndLosesNoToken) {
   int refused_cuts = 0;
   std::int64_t copies = 0;
   for (const unsigned seed : {1U, 2U, 3U, 4U}) {
-    Driver driver(GetParam(), seed);
+    Driver driver(GetParam(), seed, false);
     for (int step = 0; step < kSteps; ++step) {
       driver.step();
       if (!HasFatalFailure()) {
@@ -345,6 +442,38 @@ TEST_P(KVCacheManagerProperty, BehavesLikeTheNaiveModelAndLosesNoToken) {
   if (GetParam().spec.layer_groups().size() > 1) {
     EXPECT_GT(refused_cuts, 40) << "windows hardly ever let go of a block";
   }
+}
+
+TEST_P(KVCacheManagerProperty, CompressesWindowsLikeTheNaiveModel) {
+  constexpr int kSteps = 1500;
+  int windows = 0;
+  int pages = 0;
+  int refused = 0;
+  std::int64_t copies = 0;
+  for (const unsigned seed : {5U, 6U, 7U, 8U}) {
+    Driver driver(GetParam(), seed, true);
+    for (int step = 0; step < kSteps; ++step) {
+      driver.step();
+      if (!HasFatalFailure()) {
+        driver.check();
+      }
+      if (HasFatalFailure()) {
+        FAIL() << "seed " << seed << " step " << step;
+      }
+    }
+    windows += driver.compressed_windows();
+    pages += driver.archived_pages();
+    refused += driver.refused_windows();
+    copies += driver.copies();
+    driver.close_all();
+  }
+  const std::vector<LayerGroup> groups = GetParam().spec.layer_groups();
+  const bool is_compressible =
+      std::ranges::any_of(groups, [](const LayerGroup& group) { return group.window == 0; });
+  EXPECT_EQ(windows > 100, is_compressible) << windows;
+  EXPECT_EQ(pages > 50, is_compressible) << pages;
+  EXPECT_EQ(refused > 10, is_compressible) << refused;
+  EXPECT_GT(copies, 20) << "shared blocks were hardly ever written";
 }
 
 std::string scenario_name(const testing::TestParamInfo<Scenario>& scenario) {

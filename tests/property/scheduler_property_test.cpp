@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/compression_turns.h"
+#include "engine/sequence_compression.h"
 #include "engine/step_batch.h"
 #include "kv/prefix_cache.h"
 #include "sched/scheduler.h"
@@ -29,7 +31,16 @@ struct Load {
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   int hash_bits = 128;  // 0: no prefix cache
   bool drafts = false;
+  bool compresses = false;
 };
+
+// Which pairs are kept needs no queries, and each pair has its own.
+CompressionOptions compression_options(int sequences_per_step) {
+  CompressionOptions options;
+  options.score = CompressScore::kRandom;
+  options.sequences_per_step = sequences_per_step;
+  return options;
+}
 
 void PrintTo(const Load& load, std::ostream* out) { *out << load.name; }
 
@@ -41,11 +52,16 @@ TokenId choose(std::span<const float> logits, int choice) {
 
 // One token at a time, with all slots that it could want and nobody beside it.
 std::vector<TokenId> answer_alone(const std::vector<int>& windows, std::vector<TokenId> history,
-                                  int max_tokens, int choice) {
+                                  int max_tokens, int choice, const CompressionSchedule& schedule) {
   const KVCacheSpec spec = PagedFakeRunner::kv_spec(windows);
   auto kv = std::move(KVCacheManager::create(spec, 1 << 20).value());
   PagedFakeRunner runner(kVocabSize);
   const SequenceId sequence = kv->open();
+  std::optional<WindowCompressor> compressor;
+  if (schedule.is_on()) {
+    compressor.emplace(*kv, nullptr, compression_options(1), WindowCompressor::Attention{});
+  }
+  SequenceCompression compression(compressor ? &*compressor : nullptr, sequence, schedule);
   std::vector<TokenId> answer;
   for (std::size_t i = 0; i < history.size(); ++i) {
     EXPECT_TRUE(kv->extend(sequence, 1));
@@ -57,6 +73,7 @@ std::vector<TokenId> answer_alone(const std::vector<int>& windows, std::vector<T
     planned.wants_logits = true;
     plan.sequences.push_back(planned);
     const auto logits = runner.forward(make_batch(plan, *kv, nullptr), *kv);
+    EXPECT_TRUE(compression.advance(static_cast<int>(i) + 1));
     if (i + 1 < history.size()) {
       continue;
     }
@@ -71,6 +88,7 @@ std::vector<TokenId> answer_alone(const std::vector<int>& windows, std::vector<T
 
 struct Running {
   Request request;
+  CompressionSchedule compression;
   std::uint64_t arrival = 0;
   std::map<int, std::vector<TokenId>> answers;  // of choices that have begun
   std::map<int, bool> finished;
@@ -83,7 +101,9 @@ class Driver {
   Driver(const Load& load, unsigned seed) : load_(load), random_(seed) {
     const KVCacheSpec spec = PagedFakeRunner::kv_spec(load.windows);
     const auto block_slots = static_cast<int>(load.windows.size());
-    const int num_slots = block_slots * number(3, 40) + number(0, block_slots - 1);
+    // One that is alone without room for a window's new blocks goes on without compression.
+    const int num_blocks = load.compresses ? number(22, 45) : number(3, 40);
+    const int num_slots = block_slots * num_blocks + number(0, block_slots - 1);
     kv_ = std::move(
         KVCacheManager::create(spec, static_cast<std::int64_t>(spec.slot_bytes()) * num_slots)
             .value());
@@ -91,7 +111,12 @@ class Driver {
       cache_ = std::make_unique<PrefixCache>(*kv_, "fake", load.hash_bits);
     }
     options_ = {load.policy, number(1, 64), number(1, 8), number(1, 40)};
-    scheduler_ = std::make_unique<Scheduler>(*kv_, cache_.get(), options_);
+    if (load.compresses) {
+      compressor_.emplace(*kv_, nullptr, compression_options(number(1, 3)),
+                          WindowCompressor::Attention{});
+    }
+    scheduler_ = std::make_unique<Scheduler>(*kv_, cache_.get(), options_,
+                                             compressor_ ? &*compressor_ : nullptr);
     for (int i = 0; i < 3; ++i) {
       bases_.push_back(random_tokens(200));
     }
@@ -130,6 +155,7 @@ class Driver {
   std::int64_t ended() const { return ended_; }
   std::int64_t drafted() const { return drafted_; }
   std::int64_t accepted() const { return accepted_; }
+  std::int64_t windows() const { return compressor_ ? compressor_->stats().windows : 0; }
 
  private:
   int number(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
@@ -160,7 +186,16 @@ class Driver {
     request.use_prefix_cache = chance(90);
     request.cache_salt = chance(20) ? "salt" : "";
     running.arrival = ++arrivals_;
-    scheduler_->add(request);
+    if (load_.compresses && chance(80)) {
+      request.max_tokens = number(1, 120);
+      const auto prompt_blocks = (static_cast<int>(request.prompt.size()) + 15) / 16;
+      running.compression.first_position = kBlockSize * (chance(70) ? prompt_blocks : number(0, 1));
+      const int window_blocks = number(2, 4);
+      running.compression.window_tokens = kBlockSize * window_blocks;
+      running.compression.kept_tokens = kBlockSize * number(1, window_blocks - 1);
+      running.compression.recent_tokens = number(0, 40);
+    }
+    scheduler_->add(request, running.compression);
     running_.emplace(request.id, std::move(running));
   }
 
@@ -183,9 +218,13 @@ class Driver {
 
   void step() {
     const auto [oldest_id, oldest_choice] = oldest();
+    if (compressor_) {
+      ASSERT_TRUE(CompressionTurns(*compressor_).run(*scheduler_).empty()) << "nothing is lost";
+    }
     if (load_.drafts) {
       give_drafts();
     }
+    held_ = scheduler_->compression_candidates();
     const StepPlan plan = scheduler_->schedule();
     bool oldest_progresses = false;
     for (const PlannedSequence& planned : plan.sequences) {
@@ -196,14 +235,14 @@ class Driver {
       end(ended);
     }
     // It may have been overtaken while it waited for a prefix; from its start on it never stops.
-    if (load_.policy == SchedulingPolicy::kFcfs &&
+    if (load_.policy == SchedulingPolicy::kFcfs && !is_held() &&
         oldest_started_ == std::pair(oldest_id, oldest_choice)) {
       ASSERT_TRUE(oldest_progresses) << "request " << oldest_id;
     }
     if (oldest_progresses) {
       oldest_started_ = {oldest_id, oldest_choice};
     }
-    ASSERT_FALSE(plan.sequences.empty() && plan.ended.empty());
+    ASSERT_FALSE(plan.sequences.empty() && plan.ended.empty() && !is_held());
     ASSERT_LE(plan.num_tokens, options_.max_num_batched_tokens);
     ASSERT_LE(scheduler_->stats().num_running, options_.max_num_seqs);
     if (chance(1) && !plan.sequences.empty()) {
@@ -212,7 +251,8 @@ class Driver {
     }
     StepOutput output;
     if (!plan.sequences.empty()) {
-      const auto logits = runner_.forward(make_batch(plan, *kv_, nullptr), *kv_);
+      const auto logits = runner_.forward(
+          make_batch(plan, *kv_, nullptr, false, compressor_ ? &*compressor_ : nullptr), *kv_);
       ASSERT_TRUE(logits);
       sample(plan, *logits, output);
     }
@@ -229,6 +269,9 @@ class Driver {
     }
   }
 
+  // A sequence waits for its window.
+  bool is_held() const { return std::ranges::any_of(held_, &CompressionCandidate::is_due); }
+
   // Right ones, wrong ones, and right ones up to some place; beyond the answer's end too.
   void give_drafts() {
     for (const DraftCandidate& candidate : scheduler_->draft_candidates()) {
@@ -240,7 +283,7 @@ class Driver {
       auto& expected = running.expected[candidate.choice];
       if (expected.empty()) {
         expected = answer_alone(load_.windows, running.request.prompt, running.request.max_tokens,
-                                candidate.choice);
+                                candidate.choice, running.compression);
       }
       std::vector<TokenId> drafts;
       const auto known = candidate.tokens.size() - running.request.prompt.size();
@@ -344,7 +387,7 @@ class Driver {
   void check_answers(const Running& running) const {
     for (const auto& [choice, answer] : running.answers) {
       const auto alone = answer_alone(load_.windows, running.request.prompt,
-                                      static_cast<int>(answer.size()), choice);
+                                      static_cast<int>(answer.size()), choice, running.compression);
       ASSERT_EQ(answer, alone) << "request " << running.request.id << " choice " << choice;
     }
   }
@@ -354,7 +397,9 @@ class Driver {
   SchedulerOptions options_;
   std::unique_ptr<KVCacheManager> kv_;
   std::unique_ptr<PrefixCache> cache_;
+  std::optional<WindowCompressor> compressor_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::vector<CompressionCandidate> held_;  // in the step at hand, and others
   PagedFakeRunner runner_{kVocabSize};
   std::vector<std::vector<TokenId>> bases_;
   std::map<RequestId, Running> running_;
@@ -376,6 +421,7 @@ TEST_P(SchedulerLoad, EveryAnswerIsThatOfTheRequestAlone) {
   std::int64_t ended = 0;
   std::int64_t drafted = 0;
   std::int64_t accepted = 0;
+  std::int64_t windows = 0;
   for (unsigned seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);
     Driver driver(GetParam(), seed);
@@ -389,15 +435,17 @@ TEST_P(SchedulerLoad, EveryAnswerIsThatOfTheRequestAlone) {
     ended += driver.ended();
     drafted += driver.drafted();
     accepted += driver.accepted();
+    windows += driver.windows();
   }
   // The load reaches what it is for.
   if (GetParam().drafts) {
     EXPECT_GT(accepted, 1000);
     EXPECT_GT(drafted - accepted, 1000);
   }
+  EXPECT_EQ(windows > 500, GetParam().compresses) << windows;
   EXPECT_GT(preemptions, 5);
   EXPECT_GT(forks, 50);
-  if (std::ranges::count(GetParam().windows, 0) > 0) {
+  if (std::ranges::count(GetParam().windows, 0) > 0 && !GetParam().compresses) {
     EXPECT_GT(ended, 5);  // windows alone fit into any pool
   }
   if (GetParam().hash_bits > 0) {
@@ -409,18 +457,22 @@ TEST_P(SchedulerLoad, EveryAnswerIsThatOfTheRequestAlone) {
 
 INSTANTIATE_TEST_SUITE_P(
     Random, SchedulerLoad,
-    testing::Values(Load{"FullAttention", {0}},                                           //
-                    Load{"WithoutPrefixCache", {0}, SchedulingPolicy::kFcfs, 0},          //
-                    Load{"ByPriority", {0}, SchedulingPolicy::kPriority},                 //
-                    Load{"CollidingHashes", {0, 0}, SchedulingPolicy::kFcfs, 8},          //
-                    Load{"WindowAndFull", {40, 0}},                                       //
-                    Load{"NarrowWindows", {5, 0, 5}, SchedulingPolicy::kPriority},        //
-                    Load{"WindowsOnly", {16, 33}},                                        //
-                    Load{"WindowAndFullColliding", {40, 0}, SchedulingPolicy::kFcfs, 4},  //
-                    Load{"WindowWithoutPrefixCache", {24, 0}, SchedulingPolicy::kFcfs, 0},
-                    Load{"Drafts", {0}, SchedulingPolicy::kFcfs, 128, true},
-                    Load{"DraftsInWindows", {16, 5}, SchedulingPolicy::kFcfs, 128, true},
-                    Load{"DraftsOfAll", {40, 0}, SchedulingPolicy::kPriority, 8, true}),
+    testing::Values(
+        Load{"FullAttention", {0}},                                           //
+        Load{"WithoutPrefixCache", {0}, SchedulingPolicy::kFcfs, 0},          //
+        Load{"ByPriority", {0}, SchedulingPolicy::kPriority},                 //
+        Load{"CollidingHashes", {0, 0}, SchedulingPolicy::kFcfs, 8},          //
+        Load{"WindowAndFull", {40, 0}},                                       //
+        Load{"NarrowWindows", {5, 0, 5}, SchedulingPolicy::kPriority},        //
+        Load{"WindowsOnly", {16, 33}},                                        //
+        Load{"WindowAndFullColliding", {40, 0}, SchedulingPolicy::kFcfs, 4},  //
+        Load{"WindowWithoutPrefixCache", {24, 0}, SchedulingPolicy::kFcfs, 0},
+        Load{"Drafts", {0}, SchedulingPolicy::kFcfs, 128, true},
+        Load{"DraftsInWindows", {16, 5}, SchedulingPolicy::kFcfs, 128, true},
+        Load{"DraftsOfAll", {40, 0}, SchedulingPolicy::kPriority, 8, true},
+        Load{"Compressed", {0}, SchedulingPolicy::kFcfs, 128, false, true},
+        Load{"CompressedByPriority", {0, 40}, SchedulingPolicy::kPriority, 8, false, true},
+        Load{"CompressedWithDrafts", {40, 0}, SchedulingPolicy::kFcfs, 0, true, true}),
     [](const auto& load) { return load.param.name; });
 
 }  // namespace

@@ -33,10 +33,24 @@ class ReferenceKVCache {
   void close(int name);
   // The new tokens get the values first_value, first_value + 1, ...
   bool extend(int name, int num_tokens, std::uint32_t first_value);
+  // The window's blocks go, kept and archived ones come: those first, for each of their pages, and
+  // behind those of earlier windows. Requires: the window follows the one before.
+  struct Window {
+    int begin = 0;  // tokens
+    int end = 0;
+  };
+  void compress(int name, int group, Window window, const std::vector<ReferenceBlockPtr>& kept,
+                const std::vector<ReferenceBlockPtr>& pages);
   void pin(int name, int pin_name);
   void unpin(int pin_name);
 
   int num_tokens(int name) const { return sequences_.at(name).num_tokens; }
+  // Tokens up to here have been compressed.
+  int compressed_end(int name, int group) const { return of(name, group).compressed_end; }
+  // Tokens that have no entry.
+  int num_gone(int name, int group) const { return of(name, group).num_gone; }
+  int archived_begin(int name, int group) const { return of(name, group).archived_begin; }
+  int num_archived(int name, int group) const { return of(name, group).num_archived; }
   // Null where a window has let go of a block.
   const std::vector<ReferenceBlockPtr>& table(int name, int group) const;
   // [group][block]
@@ -50,10 +64,22 @@ class ReferenceKVCache {
   std::int64_t copies() const { return copies_; }
 
  private:
+  struct Compressed {
+    int compressed_end = 0;
+    int num_gone = 0;
+    int archived_begin = 0;  // entries
+    int num_archived = 0;
+    int num_entries = 0;  // that stand for what was compressed, and for what is before it
+  };
   struct Sequence {
     int num_tokens = 0;
     std::vector<std::vector<ReferenceBlockPtr>> tables;  // [group]
+    std::vector<Compressed> compressed;                  // [group]
   };
+
+  const Compressed& of(int name, int group) const {
+    return sequences_.at(name).compressed[static_cast<std::size_t>(group)];
+  }
 
   // Number of table entries that name the block.
   int references(const ReferenceBlockPtr& block) const;

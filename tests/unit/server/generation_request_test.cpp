@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "support/server/fake_codec.h"
@@ -95,6 +96,17 @@ TEST(GenerationRequest, WrongFieldsAreA400ThatNamesThem) {
            {R"("model":5)", "model"},
            {R"("tools":[{"type":"function"}])", "tools"},
            {R"("prompt_logprobs":1)", "prompt_logprobs"},
+           {R"("kv_compression":1)", "kv_compression"},
+           {R"("kv_compression":"on")", "kv_compression"},
+           {R"("kv_compression":[])", "kv_compression"},
+           {R"("kv_compression":{"enabled":"yes"})", "kv_compression.enabled"},
+           {R"("kv_compression":{"keep":"half"})", "kv_compression.keep"},
+           {R"("kv_compression":{"keep":1.5})", "kv_compression.keep"},
+           {R"("kv_compression":{"keep":-0.5})", "kv_compression.keep"},
+           {R"("kv_compression":{"window":-1})", "kv_compression.window"},
+           {R"("kv_compression":{"window":64.5})", "kv_compression.window"},
+           {R"("kv_compression":{"window":99999999999})", "kv_compression.window"},
+           {R"("kv_compression":{"window":true})", "kv_compression.window"},
        }) {
     for (const auto& parsed : {chat(bad.fields), completion(bad.fields)}) {
       ASSERT_FALSE(parsed.has_value()) << bad.fields;
@@ -195,6 +207,34 @@ TEST(GenerationRequest, FieldsReachTheEngineRequest) {
   EXPECT_TRUE(parsed->logprobs);
   EXPECT_TRUE(parsed->stream);
   EXPECT_TRUE(parsed->include_usage);
+}
+
+TEST(GenerationRequest, CompressionIsAskedForOrNot) {
+  struct Case {
+    const char* fields;
+    std::optional<bool> enabled;
+    std::optional<double> keep;
+    std::optional<int> window_tokens;
+  };
+  for (const Case& one : {
+           Case{"", {}, {}, {}},
+           {R"("kv_compression":null)", {}, {}, {}},
+           {R"("kv_compression":true)", true, {}, {}},
+           {R"("kv_compression":false)", false, {}, {}},
+           {R"("kv_compression":{})", true, {}, {}},
+           {R"("kv_compression":{"keep":0.25})", true, 0.25, {}},
+           {R"("kv_compression":{"window":512,"keep":null})", true, {}, 512},
+           {R"("kv_compression":{"enabled":false,"keep":0.5,"window":64})", false, 0.5, 64},
+           {R"("kv_compression":{"keep":1,"window":0,"other":3})", true, 1.0, 0},
+       }) {
+    for (const auto& parsed : {chat(one.fields), completion(one.fields)}) {
+      ASSERT_TRUE(parsed.has_value()) << one.fields << ": " << parsed.error().message;
+      const KvCompressionRequest& asked = parsed->prompts[0].kv_compression;
+      EXPECT_EQ(asked.enabled, one.enabled) << one.fields;
+      EXPECT_EQ(asked.keep, one.keep) << one.fields;
+      EXPECT_EQ(asked.window_tokens, one.window_tokens) << one.fields;
+    }
+  }
 }
 
 TEST(GenerationRequest, MaxTokensIsClampedToTheContext) {

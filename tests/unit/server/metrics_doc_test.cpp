@@ -38,6 +38,31 @@ TEST(MetricsDoc, NamesExactlyTheMetricsOfThePage) {
   EXPECT_EQ(on_page, in_doc);
 }
 
+TEST(ServerMetrics, SaysWhatCompressionHasDone) {
+  ServerMetrics metrics;
+  EngineStats stats;
+  stats.compression = {.windows = 3,
+                       .pairs_kept = 500,
+                       .pairs_archived = 300,
+                       .pairs_dropped = 200,
+                       .bytes_saved = 4096,
+                       .seconds = 0.5,
+                       .query_bytes = 77};
+  metrics.set_engine([stats] { return stats; }, 16, 8);
+  const std::string page = metrics.page();
+  for (const char* line : {
+           "karez_compressed_windows_total 3\n",
+           "karez_compression_pairs_total{fate=\"kept\"} 500\n",
+           "karez_compression_pairs_total{fate=\"archived\"} 300\n",
+           "karez_compression_pairs_total{fate=\"dropped\"} 200\n",
+           "karez_compression_saved_bytes_total 4096\n",
+           "karez_compression_seconds_total 0.5\n",
+           "karez_compression_query_bytes 77\n",
+       }) {
+    EXPECT_THAT(page, testing::HasSubstr(line));
+  }
+}
+
 TEST(ServerMetrics, CountsWhatItIsTold) {
   ServerMetrics metrics;
   metrics.observe_request(0.4, FinishReason::kLength);
