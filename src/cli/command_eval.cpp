@@ -142,9 +142,7 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
   if (is_generated && flags.recall_stride.value_or(0) != 0) {
     return fail(StatusCode::kInvalidArgument, "--recall-stride has no effect with --generate");
   }
-  if (is_generated && !flags.generate.generated_tokens.empty()) {
-    options.generated_tokens = flags.generate.generated_tokens.front();
-  }
+  options.generated_tokens = flags.generate.generated_tokens;
   options.modes = compressed(*modes, *compressions);
   options.decode_tokens = flags.decode_tokens.value_or(is_generated ? 1024 : 256);
   if (!flags.reference_type.empty()) {

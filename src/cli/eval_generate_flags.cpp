@@ -91,10 +91,9 @@ Expected<std::vector<CompressionOptions>> compressions_of(const EvalGenerateFlag
     }
     return all;
   }
-  if (!flags.generated_tokens.empty() && flags.generated_tokens.front() < 1) {
-    return fail(
-        StatusCode::kInvalidArgument,
-        fmt::format("--generate is {}, allowed are 1 and more", flags.generated_tokens.front()));
+  if (flags.generated_tokens < 0) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--generate is {}, allowed are 0 and more", flags.generated_tokens));
   }
   const CompressionOptions defaults;
   const auto scores =

@@ -17,7 +17,7 @@ namespace karez {
 // As typed.
 struct EvalGenerateFlags {
   const CLI::Option* generate = nullptr;  // whether it was given
-  std::vector<int> generated_tokens;      // none or one
+  int generated_tokens = 0;               // 0, as without a number: all but the first few
   std::vector<double> keeps = {0.75, 0.5, 0.2};
   std::vector<std::string> scores;  // empty: the default one; "all": all; as with the next two
   std::vector<std::string> chunks;  // not of scores that know no neighbours
