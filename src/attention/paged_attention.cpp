@@ -86,8 +86,8 @@ class CpuPagedAttention final : public PagedAttention {
   void plan(std::span<const SequenceRows> sequences) override {
     sequences_.assign(sequences.begin(), sequences.end());
     for (const SequenceRows& rows : sequences_) {
-      KAREZ_DCHECK(rows.num_gone % kBlockSize == 0 && rows.num_gone <= rows.first_position,
-                   "whole blocks before the rows are gone");
+      KAREZ_CHECK(rows.num_gone % kBlockSize == 0 && rows.num_gone <= rows.first_position,
+                  "whole blocks before the rows are gone");
     }
     int split_jobs = 0;
     int split_chunks = 0;
