@@ -10,7 +10,6 @@
 
 #include "attention/kernel_table.h"
 #include "attention/recall.h"
-#include "kv/kv_types.h"
 
 namespace karez {
 
@@ -69,9 +68,11 @@ struct ThreadScratch {
   QueryTile tile{};
   Partial state{};
   Partial part{};
+  Partial archive_state{};   // of archived pages, rotated
+  float* rotated = nullptr;  // queries for them, [kTileVectors][head_dim]
   std::vector<RecallSample> recall;
 
-  std::size_t carve(std::byte* base, int head_dim, KvType type) {
+  std::size_t carve(std::byte* base, int head_dim) {
     Carver carver(base);
     const auto dim = static_cast<std::size_t>(head_dim);
     constexpr std::size_t kScores = std::size_t{kTileVectors} * std::size_t{kScoreStride};
@@ -82,9 +83,11 @@ struct ThreadScratch {
     tile.weights = carver.take<std::byte>(kScores * sizeof(float));
     // Key tiles of a head dim that is not a multiple of 32 read on behind the last block.
     constexpr std::size_t kTileBytes = 1024;
-    tile.expanded = carver.take<std::byte>(
-        type == KvType::kQ8_0 ? std::size_t{kChunkBlocks * kLanes} * dim * 2 + kTileBytes : 0);
+    tile.expanded =
+        carver.take<std::byte>(std::size_t{kChunkBlocks * kLanes} * dim * 2 + kTileBytes);
+    rotated = carver.take<float>(std::size_t{kTileVectors} * dim);
     state = take_partial(carver, head_dim);
+    archive_state = take_partial(carver, head_dim);
     part = take_partial(carver, head_dim);
     return carver.used();
   }

@@ -43,30 +43,77 @@ void attend_chunk(const QueryTile& tile, const ChunkBlocks& chunk, const Partial
   chunk_values<Simd, Dot>(tile, chunk, chunk.values, result);
 }
 
-// q8_0: integers up to 127 are exact in bf16, so a chunk is widened first; scales go into the
-// scores and into the weights. to: where each widened block begins.
+// q8_0 and r4: integers up to 127 and half integers up to 7.5 are exact in bf16, so a chunk is
+// widened first; scales go into the scores and into the weights.
 template <class Simd>
+struct Q8Widen {
+  static void widen(const std::byte* from, std::uint16_t* to, std::size_t count) {
+    Simd::widen_to_bf16(reinterpret_cast<const std::int8_t*>(from), to, count);
+  }
+};
+template <class Simd>
+struct R4Widen {
+  static void widen(const std::byte* from, std::uint16_t* to, std::size_t count) {
+    Simd::widen_codes(from, to, count);
+  }
+};
+
+// to: where each widened block begins.
+template <class Widen>
 inline void widen_chunk(const QueryTile& tile, const ChunkBlocks& chunk,
                         const std::byte* const* from, const std::byte** to) {
   const std::size_t block_elements = static_cast<std::size_t>(kLanes * tile.head_dim);
   for (int b = chunk.begin; b < chunk.end; ++b) {
     std::byte* block = tile.expanded + static_cast<std::size_t>(b) * block_elements * 2;
-    Simd::widen_to_bf16(reinterpret_cast<const std::int8_t*>(from[b]),
-                        reinterpret_cast<std::uint16_t*>(block), block_elements);
+    Widen::widen(from[b], reinterpret_cast<std::uint16_t*>(block), block_elements);
     to[b] = block;
   }
 }
 
+// The scales of a chunk of archived pages, bf16, as q8_0 has them.
+struct WideScales {
+  float numbers[kChunkBlocks][kLanes];
+  const std::byte* blocks[kChunkBlocks] = {};
+
+  WideScales(const ChunkBlocks& chunk, const std::byte* const* from) {
+    for (int b = chunk.begin; b < chunk.end; ++b) {
+      std::uint16_t halves[kLanes];
+      __builtin_memcpy(halves, from[b], sizeof halves);
+      for (int i = 0; i < kLanes; ++i) {
+        const std::uint32_t bits = std::uint32_t{halves[i]} << 16;
+        __builtin_memcpy(&numbers[b][i], &bits, sizeof bits);
+      }
+      blocks[b] = reinterpret_cast<const std::byte*>(numbers[b]);
+    }
+  }
+};
+
+template <class Simd, class Dot, class Widen>
+inline void attend_widened(const QueryTile& tile, const ChunkBlocks& chunk,
+                           const std::byte* const* key_scales, const std::byte* const* value_scales,
+                           const Partial& result) {
+  const std::byte* widened[kChunkBlocks] = {};
+  widen_chunk<Widen>(tile, chunk, chunk.keys, widened);
+  chunk_scores<Simd, Dot>(tile, chunk, widened, key_scales);
+  for (int v = 0; v < tile.num_vectors; ++v) {
+    chunk_weights<Simd, Dot>(tile, chunk, value_scales, v, result);
+  }
+  widen_chunk<Widen>(tile, chunk, chunk.values, widened);
+  chunk_values<Simd, Dot>(tile, chunk, widened, result);
+}
+
 template <class Simd, class Dot>
 void attend_chunk_q8_0(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {
-  const std::byte* widened[kChunkBlocks] = {};
-  widen_chunk<Simd>(tile, chunk, chunk.keys, widened);
-  chunk_scores<Simd, Dot>(tile, chunk, widened, chunk.key_scales);
-  for (int v = 0; v < tile.num_vectors; ++v) {
-    chunk_weights<Simd, Dot>(tile, chunk, chunk.value_scales, v, result);
-  }
-  widen_chunk<Simd>(tile, chunk, chunk.values, widened);
-  chunk_values<Simd, Dot>(tile, chunk, widened, result);
+  attend_widened<Simd, Dot, Q8Widen<Simd>>(tile, chunk, chunk.key_scales, chunk.value_scales,
+                                           result);
+}
+
+template <class Simd, class Dot>
+void attend_chunk_r4(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {
+  const WideScales key_scales(chunk, chunk.key_scales);
+  const WideScales value_scales(chunk, chunk.value_scales);
+  attend_widened<Simd, Dot, R4Widen<Simd>>(tile, chunk, key_scales.blocks, value_scales.blocks,
+                                           result);
 }
 
 template <class Simd>
@@ -123,6 +170,8 @@ constexpr KernelSet kernel_set() {
                    {load_queries<Simd, Bf16>, attend_chunk<Simd, Bf16>, merge_partial<Simd>,
                     finish_tile<Simd>, nullptr, nullptr},
                    {load_queries<Simd, Bf16>, attend_chunk_q8_0<Simd, Bf16>, merge_partial<Simd>,
+                    finish_tile<Simd>, nullptr, nullptr},
+                   {load_queries<Simd, Bf16>, attend_chunk_r4<Simd, Bf16>, merge_partial<Simd>,
                     finish_tile<Simd>, nullptr, nullptr}};
 }
 

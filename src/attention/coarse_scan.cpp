@@ -65,18 +65,17 @@ void CoarseScan::start(const SelectionShape& shape) {
                  -std::numeric_limits<float>::infinity());
 }
 
-void CoarseScan::gather(const KeyIndexView& index, int kv_head, BlockTableView table, int first,
-                        int count) {
+void CoarseScan::gather(const EntryRecords& records, int first, int count) {
   const KeyIndexLayout layout = KeyIndexLayout::of(KeyIndexKind::kR2, head_dim_);
   const std::size_t num_groups = static_cast<std::size_t>(head_dim_) / 16;
   constexpr std::size_t kWord = sizeof(std::uint32_t);
   constexpr std::size_t kScale = sizeof(std::uint16_t);
   for (int i = 0; i < count; ++i) {
-    const auto at = static_cast<std::size_t>(first + i);
-    if (at + kFetchAhead < table.size() && !table[at + kFetchAhead].is_none()) {
-      __builtin_prefetch(index.coarse_record(kv_head, table[at + kFetchAhead]));
+    const int ahead = first + i + kFetchAhead;
+    if (ahead < records.num_entries() && !records.block_at(ahead).is_none()) {
+      __builtin_prefetch(records.coarse_record(ahead));
     }
-    const std::byte* from = index.coarse_record(kv_head, table[at]);
+    const std::byte* from = records.coarse_record(first + i);
     std::byte* record =
         records_.data() + static_cast<std::size_t>(i / kBlockSize) * layout.record_bytes;
     const auto token = static_cast<std::size_t>(i % kBlockSize);
@@ -88,8 +87,10 @@ void CoarseScan::gather(const KeyIndexView& index, int kv_head, BlockTableView t
 }
 
 void CoarseScan::add_head(const IndexScan& scan, const IndexQuery& query, const KeyIndexView& index,
-                          int kv_head, BlockTableView table, std::span<float> scores) {
+                          int kv_head, BlockTableView table, std::span<float> scores,
+                          const ArchivedEntries& archived) {
   KAREZ_CHECK(index.has_coarse(), "the index of a context this long has coarse records");
+  const EntryRecords records(index, kv_head, table, archived);
   const int num_blocks = shape_.recent_begin;
   const auto stride = static_cast<std::size_t>(num_blocks);
   const std::size_t record_bytes = key_index_block_bytes(KeyIndexKind::kR2, head_dim_);
@@ -103,7 +104,7 @@ void CoarseScan::add_head(const IndexScan& scan, const IndexQuery& query, const 
   }
   for (int first = 0; first < num_blocks; first += kBlocksAtOnce) {
     const int count = std::min(kBlocksAtOnce, num_blocks - first);
-    gather(index, kv_head, table, first, count);
+    gather(records, first, count);
     chunk.num_blocks = (count + kBlockSize - 1) / kBlockSize;
     chunk.num_records = chunk.num_blocks;
     chunk.last_tokens = count - (chunk.num_blocks - 1) * kBlockSize;

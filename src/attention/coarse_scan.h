@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "attention/block_selector.h"
+#include "attention/entry_records.h"
 #include "attention/index_query.h"
 #include "attention/key_index.h"
 #include "attention/sparse_rows.h"
@@ -38,9 +39,11 @@ class CoarseScan {
   // Begins a row.
   void start(const SelectionShape& shape);
   // scan: of r2; query: prepared for r2; scores: scratch of the scan.
-  // Requires: index.has_coarse(); every block before the recent ones is complete.
+  // archived: of the table. Requires: index.has_coarse(); every block before the recent ones is
+  // complete.
   void add_head(const IndexScan& scan, const IndexQuery& query, const KeyIndexView& index,
-                int kv_head, BlockTableView table, std::span<float> scores);
+                int kv_head, BlockTableView table, std::span<float> scores,
+                const ArchivedEntries& archived = {});
   // Of the blocks before the recent ones: log2 of the share that the mean key has in the head's
   // total over mean keys, the largest over the heads added. Valid until start().
   std::span<const float> block_scores() const { return scores_; }
@@ -50,7 +53,7 @@ class CoarseScan {
   std::span<const std::int32_t> list(const SelectionShape& scanned, SelectorScratch& scratch);
 
  private:
-  void gather(const KeyIndexView& index, int kv_head, BlockTableView table, int first, int count);
+  void gather(const EntryRecords& records, int first, int count);
 
   int head_dim_;
   SelectionShape shape_;

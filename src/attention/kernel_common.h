@@ -15,6 +15,11 @@ constexpr std::size_t kLaneBytes = 64;    // one key or value line: 16 lanes x 4
 constexpr float kMaskedScore = -1.0e30F;  // finite, so that no inf - inf arises
 constexpr int kPrefetchLocality = 2;      // into L2: a chunk is as large as L1
 
+// The levels of the codes of archived pages, code - 7.5, as bf16.
+constexpr std::uint16_t kCodeLevels[16] = {0xc0f0, 0xc0d0, 0xc0b0, 0xc090, 0xc060, 0xc020,
+                                           0xbfc0, 0xbf00, 0x3f00, 0x3fc0, 0x4020, 0x4060,
+                                           0x4090, 0x40b0, 0x40d0, 0x40f0};
+
 // Key lines after which Dot::fold() is called: those of an AMX tile.
 constexpr int kLinesPerFold = 16;
 

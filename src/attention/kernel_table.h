@@ -36,7 +36,7 @@ struct QueryTile {
                         // kernel's own form
   float* scores;        // [num_vectors][kScoreStride]
   std::byte* weights;   // [num_vectors][kScoreStride], 4 bytes each at most, in the kernel's form
-  std::byte* expanded;  // bf16 [kChunkBlocks][16 * head_dim], q8_0 only
+  std::byte* expanded;  // bf16 [kChunkBlocks][16 * head_dim], q8_0 and r4 only
 };
 
 // The blocks of one chunk that any row of the tile sees.
@@ -46,8 +46,8 @@ struct ChunkBlocks {
   int end;
   const std::byte* keys[kChunkBlocks];
   const std::byte* values[kChunkBlocks];
-  const std::byte* key_scales[kChunkBlocks];    // f32 [16], q8_0 only
-  const std::byte* value_scales[kChunkBlocks];  // f32 [16], q8_0 only
+  const std::byte* key_scales[kChunkBlocks];    // q8_0: f32 [16]; r4: bf16 [16]
+  const std::byte* value_scales[kChunkBlocks];  // likewise
   const std::byte* next_keys[kChunkBlocks];     // what to fetch meanwhile; never null
 };
 
@@ -73,11 +73,13 @@ struct AttentionKernels {
   void (*restore_registers)(const std::byte* state);
 };
 
-// One instruction set's kernels by KV type.
+// One instruction set's kernels by KV type, and those of archived pages (archive_page.h), which
+// every type may have: they take rotated queries and give rotated values.
 struct KernelSet {
   AttentionKernels f32;
   AttentionKernels bf16;
   AttentionKernels q8_0;
+  AttentionKernels r4;
 };
 
 extern const KernelSet kPortableKernels;

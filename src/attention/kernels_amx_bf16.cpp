@@ -314,25 +314,41 @@ void attend_chunk_amx(const QueryTile& tile, const ChunkBlocks& chunk, const Par
   amx_values(tile, chunk, chunk.values, result);
 }
 
-void attend_chunk_amx_q8_0(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {
-  if (tile.num_vectors <= kFewVectors) {
-    return attend_chunk_q8_0<TileOrderSimd, TileOrderDot>(tile, chunk, result);
-  }
+template <class Widen>
+inline void attend_widened_amx(const QueryTile& tile, const ChunkBlocks& chunk,
+                               const std::byte* const* key_scales,
+                               const std::byte* const* value_scales, const Partial& result) {
   const std::byte* widened[kChunkBlocks] = {};
-  widen_chunk<Simd>(tile, chunk, chunk.keys, widened);
+  widen_chunk<Widen>(tile, chunk, chunk.keys, widened);
   finish_stores();
   amx_scores(tile, chunk, widened);
   for (int v = 0; v < tile.num_vectors; ++v) {
     for (int b = chunk.begin; b < chunk.end; ++b) {
       float* scores = tile.scores + v * kScoreStride + b * kLanes;
-      const auto* scales = reinterpret_cast<const float*>(chunk.key_scales[b]);
+      const auto* scales = reinterpret_cast<const float*>(key_scales[b]);
       Simd::store(scores, Simd::mul(Simd::load(scores), Simd::load(scales)));
     }
-    chunk_weights<Simd, Dot>(tile, chunk, chunk.value_scales, v, result);
+    chunk_weights<Simd, Dot>(tile, chunk, value_scales, v, result);
   }
-  widen_chunk<Simd>(tile, chunk, chunk.values, widened);
+  widen_chunk<Widen>(tile, chunk, chunk.values, widened);
   finish_stores();
   amx_values(tile, chunk, widened, result);
+}
+
+void attend_chunk_amx_q8_0(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {
+  if (tile.num_vectors <= kFewVectors) {
+    return attend_chunk_q8_0<TileOrderSimd, TileOrderDot>(tile, chunk, result);
+  }
+  attend_widened_amx<Q8Widen<Simd>>(tile, chunk, chunk.key_scales, chunk.value_scales, result);
+}
+
+void attend_chunk_amx_r4(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {
+  if (tile.num_vectors <= kFewVectors) {
+    return attend_chunk_r4<TileOrderSimd, TileOrderDot>(tile, chunk, result);
+  }
+  const WideScales key_scales(chunk, chunk.key_scales);
+  const WideScales value_scales(chunk, chunk.value_scales);
+  attend_widened_amx<R4Widen<Simd>>(tile, chunk, key_scales.blocks, value_scales.blocks, result);
 }
 
 // Tile configuration (64 bytes), then the float control register.
@@ -358,6 +374,8 @@ constinit const KernelSet kAmxBf16Kernels = {
     {load_padded_queries, attend_chunk_amx, merge_partial<Simd>, finish_tile<Simd>, save_registers,
      restore_registers},
     {load_padded_queries, attend_chunk_amx_q8_0, merge_partial<Simd>, finish_tile<Simd>,
+     save_registers, restore_registers},
+    {load_padded_queries, attend_chunk_amx_r4, merge_partial<Simd>, finish_tile<Simd>,
      save_registers, restore_registers}};
 
 }  // namespace karez

@@ -44,7 +44,8 @@ std::vector<BlockIdRange> block_id_ranges(const KVCacheManager& kv) {
 
 Expected<KeyIndex> KeyIndex::create(const KVCacheSpec& spec, KeyIndexKind kind,
                                     std::span<const BlockIdRange> ranges,
-                                    std::vector<float> centres, int two_level_blocks) {
+                                    std::vector<float> centres, int two_level_blocks,
+                                    int pages_per_block) {
   const std::size_t centre_floats = static_cast<std::size_t>(spec.num_layers) *
                                     static_cast<std::size_t>(spec.num_kv_heads) *
                                     static_cast<std::size_t>(spec.head_dim);
@@ -67,9 +68,17 @@ Expected<KeyIndex> KeyIndex::create(const KVCacheSpec& spec, KeyIndexKind kind,
         codes_tokens(kind) && ranges[g].count > static_cast<std::size_t>(two_level_blocks);
     for (const int layer : groups[g].layers) {
       Layer& place = layers[static_cast<std::size_t>(layer)];
-      place = {true, ranges[g], bytes, has_coarse, bytes + num_records * record_bytes};
-      bytes += num_records * record_bytes;
-      bytes += has_coarse ? num_records * coarse_record_bytes(spec.head_dim) : 0;
+      const auto take = [&bytes](std::size_t count) { return std::exchange(bytes, bytes + count); };
+      const std::size_t coarse_bytes =
+          has_coarse ? num_records * coarse_record_bytes(spec.head_dim) : 0;
+      const auto pages = static_cast<std::size_t>(pages_per_block);
+      place.has_index = true;
+      place.range = ranges[g];
+      place.has_coarse = has_coarse;
+      place.first_byte = take(num_records * record_bytes);
+      place.first_coarse_byte = take(coarse_bytes);
+      place.first_page_byte = take(pages * num_records * record_bytes);
+      place.first_coarse_page_byte = take(pages * coarse_bytes);
     }
   }
   // An arena is never empty; a model of windows only has an index of nothing.
@@ -77,14 +86,16 @@ Expected<KeyIndex> KeyIndex::create(const KVCacheSpec& spec, KeyIndexKind kind,
   if (!arena) {
     return fail(arena.error());
   }
-  return KeyIndex(spec, kind, std::move(layers), std::move(*arena), std::move(centres));
+  return KeyIndex(spec, kind, pages_per_block, std::move(layers), std::move(*arena),
+                  std::move(centres));
 }
 
-KeyIndex::KeyIndex(const KVCacheSpec& spec, KeyIndexKind kind, std::vector<Layer> layers,
-                   Arena arena, std::vector<float> centres)
+KeyIndex::KeyIndex(const KVCacheSpec& spec, KeyIndexKind kind, int pages_per_block,
+                   std::vector<Layer> layers, Arena arena, std::vector<float> centres)
     : kind_(kind),
       num_kv_heads_(spec.num_kv_heads),
       head_dim_(spec.head_dim),
+      pages_per_block_(pages_per_block),
       layers_(std::move(layers)),
       arena_(std::move(arena)),
       centres_(std::move(centres)) {}
@@ -99,11 +110,18 @@ KeyIndexView KeyIndex::view(int layer) const {
                              : centres_.data() + static_cast<std::size_t>(layer) *
                                                      static_cast<std::size_t>(num_kv_heads_) *
                                                      static_cast<std::size_t>(head_dim_);
+  std::byte* base = arena_.bytes().data();
+  const std::size_t record = key_index_block_bytes(kind_, head_dim_);
+  const std::size_t coarse = coarse_record_bytes(head_dim_);
+  using Records = KeyIndexView::Records;
+  const bool has_pages = pages_per_block_ > 0;
   return {kind_,
-          arena_.bytes().data() + place.first_byte,
-          key_index_block_bytes(kind_, head_dim_),
-          place.has_coarse ? arena_.bytes().data() + place.first_coarse_byte : nullptr,
-          coarse_record_bytes(head_dim_),
+          Records{base + place.first_byte, record, 1},
+          place.has_coarse ? Records{base + place.first_coarse_byte, coarse, 1} : Records{},
+          has_pages ? Records{base + place.first_page_byte, record, pages_per_block_} : Records{},
+          has_pages && place.has_coarse
+              ? Records{base + place.first_coarse_page_byte, coarse, pages_per_block_}
+              : Records{},
           place.range.first,
           place.range.count,
           centres};
@@ -123,6 +141,16 @@ void KeyIndex::copy_block(BlockId from, BlockId to) {
       if (records.has_coarse()) {
         std::memcpy(records.coarse_record(head, to), records.coarse_record(head, from),
                     coarse_record_bytes(head_dim_));
+      }
+      const auto pages = static_cast<std::size_t>(pages_per_block_);
+      if (records.has_pages()) {
+        std::memcpy(records.page_record(head, to, 0), records.page_record(head, from, 0),
+                    pages * key_index_block_bytes(kind_, head_dim_));
+      }
+      if (records.has_pages() && records.has_coarse()) {
+        std::memcpy(records.coarse_page_record(head, to, 0),
+                    records.coarse_page_record(head, from, 0),
+                    pages * coarse_record_bytes(head_dim_));
       }
     }
   }

@@ -24,6 +24,9 @@
 // One 64-byte line of codes is 16 tokens x 16 coordinates: after a shift and a mask each 32-bit
 // lane holds four codes of one token, which an 8-bit dot product multiplies with four of the query.
 //
+// A block of archived pages (archive_page.h) has the same records for each page, in a part of the
+// index of its own, which is there on request.
+//
 // KeyIndexView is to the index what KVLayerView is to the slots. Records are addressed by BlockId,
 // so sequences that share a block share its record; whoever copies a block must copy its record
 // (KeyIndex::copy_block). Layers with a sliding window have no index.
@@ -102,27 +105,38 @@ constexpr std::size_t key_index_block_bytes(KeyIndexKind kind, int head_dim) {
 class KeyIndexView {
  public:
   KeyIndexView() = default;
-  // coarse: null if there are no such records.
-  KeyIndexView(KeyIndexKind kind, std::byte* base, std::size_t record_bytes, std::byte* coarse,
-               std::size_t coarse_bytes, std::uint32_t first_id, std::size_t num_blocks,
+  // Where the records of one kind are. Null: there are none.
+  struct Records {
+    std::byte* base = nullptr;  // [num_kv_heads][num_blocks][pages][bytes]
+    std::size_t bytes = 0;      // of one record
+    int pages = 1;              // in a block
+  };
+  KeyIndexView(KeyIndexKind kind, Records blocks, Records coarse, Records pages,
+               Records coarse_pages, std::uint32_t first_id, std::size_t num_blocks,
                const float* centres)
       : kind_(kind),
-        base_(base),
-        record_bytes_(record_bytes),
+        blocks_(blocks),
         coarse_(coarse),
-        coarse_bytes_(coarse_bytes),
+        pages_(pages),
+        coarse_pages_(coarse_pages),
         first_id_(first_id),
         num_blocks_(num_blocks),
         centres_(centres) {}
 
-  bool is_none() const { return base_ == nullptr; }
+  bool is_none() const { return blocks_.base == nullptr; }
   KeyIndexKind kind() const { return kind_; }
-  std::byte* record(int kv_head, BlockId block) const {
-    return base_ + record_bytes_ * place(kv_head, block);
-  }
-  bool has_coarse() const { return coarse_ != nullptr; }
+  std::byte* record(int kv_head, BlockId block) const { return at(blocks_, kv_head, block, 0); }
+  bool has_coarse() const { return coarse_.base != nullptr; }
   std::byte* coarse_record(int kv_head, BlockId block) const {
-    return coarse_ + coarse_bytes_ * place(kv_head, block);
+    return at(coarse_, kv_head, block, 0);
+  }
+  // Of archived pages: coarse ones are there if has_coarse().
+  bool has_pages() const { return pages_.base != nullptr; }
+  std::byte* page_record(int kv_head, BlockId block, int page) const {
+    return at(pages_, kv_head, block, page);
+  }
+  std::byte* coarse_page_record(int kv_head, BlockId block, int page) const {
+    return at(coarse_pages_, kv_head, block, page);
   }
   // f32 [num_kv_heads][head_dim]; null: all zero.
   const float* centres() const { return centres_; }
@@ -131,15 +145,18 @@ class KeyIndexView {
   }
 
  private:
-  std::size_t place(int kv_head, BlockId block) const {
-    return static_cast<std::size_t>(kv_head) * num_blocks_ + (block.value - first_id_);
+  std::byte* at(const Records& records, int kv_head, BlockId block, int page) const {
+    const std::size_t place =
+        static_cast<std::size_t>(kv_head) * num_blocks_ + (block.value - first_id_);
+    return records.base + records.bytes * (place * static_cast<std::size_t>(records.pages) +
+                                           static_cast<std::size_t>(page));
   }
 
   KeyIndexKind kind_ = KeyIndexKind::kR2;
-  std::byte* base_ = nullptr;  // [num_kv_heads][num_blocks][record_bytes]
-  std::size_t record_bytes_ = 0;
-  std::byte* coarse_ = nullptr;  // [num_kv_heads][num_blocks][coarse_bytes]
-  std::size_t coarse_bytes_ = 0;
+  Records blocks_;
+  Records coarse_;
+  Records pages_;
+  Records coarse_pages_;
   std::uint32_t first_id_ = 0;
   std::size_t num_blocks_ = 0;
   const float* centres_ = nullptr;
@@ -157,19 +174,21 @@ class KeyIndex {
  public:
   // ranges: [num_layer_groups]. centres: f32 [num_layers][num_kv_heads][head_dim], or empty for
   // zeros. Records become resident when first written. two_level_blocks: coarse records are there
-  // for layers of more blocks than that.
+  // for layers of more blocks than that. pages_per_block: records of so many archived pages in each
+  // block; 0: of none.
   // Fails: kInvalidArgument if centres has another size; as Arena::create().
   static Expected<KeyIndex> create(const KVCacheSpec& spec, KeyIndexKind kind,
                                    std::span<const BlockIdRange> ranges,
                                    std::vector<float> centres = {},
-                                   int two_level_blocks = kTwoLevelBlocks);
+                                   int two_level_blocks = kTwoLevelBlocks, int pages_per_block = 0);
 
   KeyIndexKind kind() const { return kind_; }
   // None for a layer with a sliding window.
   KeyIndexView view(int layer) const;
   // Bytes reserved; records of blocks that were never used are not resident.
   std::size_t bytes() const { return arena_.bytes().size(); }
-  // Records of all layers and heads of the blocks' group. Requires: both are of one group.
+  // Records of all layers and heads of the blocks' group, of pages too. Requires: both are of one
+  // group.
   void copy_block(BlockId from, BlockId to);
 
  private:
@@ -179,13 +198,16 @@ class KeyIndex {
     std::size_t first_byte = 0;
     bool has_coarse = false;
     std::size_t first_coarse_byte = 0;
+    std::size_t first_page_byte = 0;
+    std::size_t first_coarse_page_byte = 0;
   };
-  KeyIndex(const KVCacheSpec& spec, KeyIndexKind kind, std::vector<Layer> layers, Arena arena,
-           std::vector<float> centres);
+  KeyIndex(const KVCacheSpec& spec, KeyIndexKind kind, int pages_per_block,
+           std::vector<Layer> layers, Arena arena, std::vector<float> centres);
 
   KeyIndexKind kind_;
   int num_kv_heads_;
   int head_dim_;
+  int pages_per_block_;
   std::vector<Layer> layers_;
   Arena arena_;
   std::vector<float> centres_;

@@ -69,4 +69,17 @@ void rotate_key(std::span<float> x) {
   }
 }
 
+void rotate_key_back(std::span<float> x) {
+  std::size_t at = 0;
+  while (at < x.size()) {
+    const std::size_t size = std::bit_floor(x.size() - at);
+    const float norm = 1.0F / std::sqrt(static_cast<float>(size));
+    hadamard(&x[at], size);
+    for (std::size_t i = at; i < at + size; ++i) {
+      x[i] *= kSigns[i] * norm;
+    }
+    at += size;
+  }
+}
+
 }  // namespace karez

@@ -15,5 +15,7 @@ namespace karez {
 
 // In place. Requires: x.size() is a multiple of 16 and at most 512.
 void rotate_key(std::span<float> x);
+// The inverse.
+void rotate_key_back(std::span<float> x);
 
 }  // namespace karez

@@ -1,18 +1,18 @@
 #include "attention/paged_attention.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "attention/archive_page.h"
 #include "attention/attention_scratch.h"
 #include "attention/coarse_scan.h"
+#include "attention/job_blocks.h"
+#include "attention/kernel_choice.h"
 #include "attention/kernel_table.h"
+#include "attention/key_rotation.h"
 #include "attention/query_recorder.h"
 #include "attention/row_ranker.h"
 #include "attention/row_writer.h"
@@ -32,36 +32,6 @@ struct alignas(kCacheLineBytes) SplitCounter {
   std::atomic<int> unfinished{0};
 };
 
-const KernelSet& kernel_set_for(CpuLevel level) {
-  switch (level) {
-#if defined(__x86_64__)
-    case CpuLevel::kAvx2:
-      return kAvx2Kernels;
-    case CpuLevel::kAvx512:
-      return kAvx512Kernels;
-    case CpuLevel::kAvx512Bf16:
-      return kAvx512Bf16Kernels;
-    case CpuLevel::kAmxBf16:
-      return kAmxBf16Kernels;
-#endif
-    default:
-      return kPortableKernels;
-  }
-}
-
-const AttentionKernels& kernels_for(CpuLevel level, KvType type) {
-  const KernelSet& set = kernel_set_for(level);
-  switch (type) {
-    case KvType::kF32:
-      return set.f32;
-    case KvType::kBf16:
-      return set.bf16;
-    case KvType::kQ8_0:
-      break;
-  }
-  return set.q8_0;
-}
-
 class CpuPagedAttention final : public PagedAttention {
  public:
   CpuPagedAttention(const KVCacheSpec& spec, const AttentionOptions& options)
@@ -71,6 +41,7 @@ class CpuPagedAttention final : public PagedAttention {
         type_(spec.type),
         layout_(BlockLayout::of(spec.type, spec.head_dim)),
         kernels_(kernels_for(options.cpu_level, spec.type)),
+        archive_kernels_(archive_kernels_for(options.cpu_level)),
         shape_{options.num_heads / spec.num_kv_heads, spec.num_kv_heads, options.max_threads},
         groups_(spec.layer_groups()),
         group_of_layer_(static_cast<std::size_t>(spec.num_layers)),
@@ -87,7 +58,7 @@ class CpuPagedAttention final : public PagedAttention {
         num_to_rank_(static_cast<std::size_t>(options.max_threads),
                      std::vector<int>(static_cast<std::size_t>(spec.num_kv_heads))),
         plans_(groups_.size()),
-        dropped_blocks_(static_cast<std::size_t>(spec.num_layers)),
+        list_reads_(static_cast<std::size_t>(spec.num_layers)),
         next_item_(static_cast<std::size_t>(spec.num_layers)),
         scratch_(static_cast<std::size_t>(options.max_threads)) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -95,12 +66,12 @@ class CpuPagedAttention final : public PagedAttention {
         group_of_layer_[static_cast<std::size_t>(layer)] = g;
       }
     }
-    const std::size_t bytes = ThreadScratch{}.carve(nullptr, head_dim_, type_);
+    const std::size_t bytes = ThreadScratch{}.carve(nullptr, head_dim_);
     scratch_bytes_.resize(bytes * scratch_.size());
     // Kernels may compute with rows that no query fills; their results are ignored.
     std::fill_n(scratch_bytes_.data(), bytes * scratch_.size(), std::byte{0});
     for (std::size_t i = 0; i < scratch_.size(); ++i) {
-      scratch_[i].carve(scratch_bytes_.data() + i * bytes, head_dim_, type_);
+      scratch_[i].carve(scratch_bytes_.data() + i * bytes, head_dim_);
       QueryTile& tile = scratch_[i].tile;
       tile.head_dim = head_dim_;
       tile.group = shape_.group;
@@ -115,8 +86,8 @@ class CpuPagedAttention final : public PagedAttention {
   void plan(std::span<const SequenceRows> sequences) override {
     sequences_.assign(sequences.begin(), sequences.end());
     for (const SequenceRows& rows : sequences_) {
-      KAREZ_DCHECK(rows.num_gone % kBlockSize == 0 && rows.num_gone <= rows.first_position,
-                   "whole blocks before the rows are gone");
+      KAREZ_CHECK(rows.num_gone % kBlockSize == 0 && rows.num_gone <= rows.first_position,
+                  "whole blocks before the rows are gone");
     }
     int split_jobs = 0;
     int split_chunks = 0;
@@ -125,7 +96,7 @@ class CpuPagedAttention final : public PagedAttention {
       split_chunks = std::max(split_chunks, plan.num_split_chunks);
     };
     has_sparse_rows_ = false;
-    std::ranges::fill(dropped_blocks_, 0);
+    std::ranges::fill(list_reads_, ListReads{});
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       plans_[g] = make_group_plan(sequences, groups_[g].window, shape_);
       count_splits(plans_[g]);
@@ -175,7 +146,11 @@ class CpuPagedAttention final : public PagedAttention {
     const bool last = selector_.run(layer, index, queries, thread);
     if (last && listener_ != nullptr) {
       listener_->on_selected(layer, selector_.selected());
-      dropped_blocks_[static_cast<std::size_t>(layer)] = selector_.num_dropped();
+    }
+    if (last) {
+      ListReads& reads = list_reads_[static_cast<std::size_t>(layer)];
+      reads.pages = selector_.num_archived();
+      reads.not_blocks = selector_.num_dropped() + reads.pages;
     }
   }
   void set_selection_listener(SelectionListener* listener) override { listener_ = listener; }
@@ -231,8 +206,11 @@ class CpuPagedAttention final : public PagedAttention {
   }
 
   std::int64_t planned_read_bytes(int layer) const override {
-    const std::int64_t dropped = dropped_blocks_[static_cast<std::size_t>(layer)];
-    return (plan_of(layer).blocks_read - dropped) * static_cast<std::int64_t>(layout_.slot_bytes);
+    const ListReads& lists = list_reads_[static_cast<std::size_t>(layer)];
+    const GroupPlan& plan = plan_of(layer);
+    return (plan.blocks_read - lists.not_blocks) * static_cast<std::int64_t>(layout_.slot_bytes) +
+           (plan.pages_read + lists.pages) *
+               static_cast<std::int64_t>(ArchiveLayout::of(head_dim_).page_bytes);
   }
   std::int64_t planned_index_bytes(int layer) const override {
     std::int64_t bytes = 0;
@@ -261,6 +239,11 @@ class CpuPagedAttention final : public PagedAttention {
   }
 
  private:
+  // What a layer's lists hold, against the plan, which takes all entries for blocks.
+  struct ListReads {
+    std::int64_t not_blocks = 0;  // dropped, or pages
+    std::int64_t pages = 0;
+  };
   struct Step {
     int layer;
     const KVLayerView& view;
@@ -294,79 +277,20 @@ class CpuPagedAttention final : public PagedAttention {
   std::span<const std::int32_t> list_of(const TileJob& job) const {
     return selector_.list(job.sparse_row, job.kv_head);
   }
-  // Past the last chunk there is: a list may have been shortened since the plan.
-  int chunk_end_of(const TileJob& job) const {
-    return job.sparse_row < 0
-               ? job.chunk_end
-               : (static_cast<int>(list_of(job).size()) + kChunkBlocks - 1) / kChunkBlocks;
-  }
-
-  // Chunk of the list of a sparse row: its blocks stand side by side, as if they were the context.
-  void find_listed_blocks(const Step& step, const TileJob& job, int chunk,
-                          ChunkBlocks& blocks) const {
-    const std::span<const std::int32_t> list = list_of(job);
-    const auto first = static_cast<std::size_t>(chunk * kChunkBlocks);
-    const std::size_t count = std::min<std::size_t>(kChunkBlocks, list.size() - first);
-    const BlockTableView table = table_of(step, job);
-    const SlotId* slots = step.view.slots_of_head(job.kv_head);
-    for (std::size_t i = first + count; i < std::min(list.size(), first + 2 * count); ++i) {
-      __builtin_prefetch(slots + table[static_cast<std::size_t>(list[i])].value);
-    }
-    blocks.first_position = chunk * kChunkTokens;
-    blocks.begin = 0;
-    blocks.end = static_cast<int>(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      set_block(step, job, table[static_cast<std::size_t>(list[first + i])], blocks,
-                static_cast<int>(i));
-    }
-  }
-
-  void set_block(const Step& step, const TileJob& job, BlockId block, ChunkBlocks& blocks,
-                 int b) const {
-    KAREZ_DCHECK(!block.is_none(), "a visible block is not in the table");
-    const std::byte* slot = step.view.slot(job.kv_head, block);
-    blocks.keys[b] = slot + layout_.keys_offset;
-    blocks.values[b] = slot + layout_.values_offset;
-    blocks.key_scales[b] = slot + layout_.key_scales_offset;
-    blocks.value_scales[b] = slot + layout_.value_scales_offset;
-  }
   BlockTableView table_of(const Step& step, const TileJob& job) const {
-    return sequences_[static_cast<std::size_t>(job.sequence)]
-        .tables[group_of_layer_[static_cast<std::size_t>(step.layer)]];
+    return rows_of(job).tables[group_of_layer_[static_cast<std::size_t>(step.layer)]];
   }
-
-  // Of the job's first row. Where a table is shorter than the positions, all arithmetic of blocks
-  // and chunks is in places (SequenceRows::num_gone).
-  int place_of(const Step& step, const TileJob& job) const {
-    const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
-    return rows.place_of(rows.first_position + job.first_row, step.plan.window);
+  const SequenceRows& rows_of(const TileJob& job) const {
+    return sequences_[static_cast<std::size_t>(job.sequence)];
   }
-
-  // Blocks [begin, end) of a chunk that any row of the job sees.
-  void find_blocks(const Step& step, const TileJob& job, int chunk, ChunkBlocks& blocks) const {
-    if (job.sparse_row >= 0) {
-      return find_listed_blocks(step, job, chunk, blocks);
-    }
-    const int first_row = place_of(step, job);
-    const int first = std::max(first_visible(first_row, step.plan.window), chunk * kChunkTokens);
-    const int end = std::min(first_row + job.num_rows, (chunk + 1) * kChunkTokens);
-    const int chunk_block = chunk * kChunkBlocks;
-    blocks.first_position = chunk * kChunkTokens;
-    blocks.begin = first / kBlockSize - chunk_block;
-    blocks.end = (end + kBlockSize - 1) / kBlockSize - chunk_block;
+  const SparseRow& sparse_row_of(const TileJob& job) const {
+    return selector_.rows()[static_cast<std::size_t>(job.sparse_row)];
+  }
+  JobBlocks blocks_of(const Step& step, const TileJob& job) const {
     const BlockTableView table = table_of(step, job);
-    const SlotId* slots = step.view.slots_of_head(job.kv_head);
-    // The slot numbers of the chunk after: looked up next time, when memory is busy.
-    const auto table_end = static_cast<int>(table.size());
-    for (int b = 0; b < kChunkBlocks && chunk_block + kChunkBlocks + b < table_end; b += 4) {
-      const BlockId block = table[static_cast<std::size_t>(chunk_block + kChunkBlocks + b)];
-      if (!block.is_none()) {
-        __builtin_prefetch(slots + block.value);
-      }
-    }
-    for (int b = blocks.begin; b < blocks.end; ++b) {
-      set_block(step, job, table[static_cast<std::size_t>(chunk_block + b)], blocks, b);
-    }
+    return job.sparse_row < 0
+               ? JobBlocks(job, rows_of(job), table, step.plan.window)
+               : JobBlocks(job, rows_of(job), table, sparse_row_of(job), list_of(job));
   }
 
   // Keys to be fetched while `blocks` are worked on: those of `next`, or their own (which costs
@@ -379,28 +303,13 @@ class CpuPagedAttention final : public PagedAttention {
     }
   }
 
-  void prepare_tile(const Step& step, const TileJob& job) const {
-    QueryTile& tile = step.scratch.tile;
-    tile.num_vectors = job.num_rows * shape_.group;
-    tile.first_position = place_of(step, job);
-    tile.window = step.plan.window;
-    if (job.sparse_row >= 0) {
-      // The list ends with the row's own block.
-      const SparseRow& row = selector_.rows()[static_cast<std::size_t>(job.sparse_row)];
-      tile.first_position =
-          (static_cast<int>(list_of(job).size()) - 1) * kBlockSize + row.place % kBlockSize;
-    }
-  }
-  void load_queries(const Step& step, const TileJob& job) const {
-    const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
-    const auto row = static_cast<std::size_t>(rows.first_row + job.first_row);
-    kernels_.load_queries(step.scratch.tile,
-                          step.queries.data + row * step.queries.row_stride + head_offset(job),
-                          step.queries.row_stride);
+  // Queries of a job: [num_rows][group][head_dim], rows at step.queries.row_stride.
+  const float* queries_of(const Step& step, const TileJob& job) const {
+    const auto row = static_cast<std::size_t>(rows_of(job).first_row + job.first_row);
+    return step.queries.data + row * step.queries.row_stride + head_offset(job);
   }
   void finish(const Step& step, const TileJob& job) const {
-    const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
-    const auto row = static_cast<std::size_t>(rows.first_row + job.first_row);
+    const auto row = static_cast<std::size_t>(rows_of(job).first_row + job.first_row);
     const auto row_floats = static_cast<std::size_t>(num_heads_ * head_dim_);
     kernels_.finish(step.scratch.tile, step.scratch.state,
                     step.out + row * row_floats + head_offset(job), row_floats);
@@ -409,61 +318,135 @@ class CpuPagedAttention final : public PagedAttention {
     return static_cast<std::size_t>(job.kv_head * shape_.group * head_dim_);
   }
 
+  void load_tile(const Step& step, const TileJob& job, const JobBlocks& blocks) const {
+    QueryTile& tile = step.scratch.tile;
+    tile.group = shape_.group;
+    tile.first_position = blocks.first_position();
+    kernels_.load_queries(tile, queries_of(step, job), step.queries.row_stride);
+  }
+  // Rotated queries, as if they were heads of one row, which sees all pages.
+  void load_archive_tile(const Step& step, const TileJob& job, const JobBlocks& blocks) const {
+    QueryTile& tile = step.scratch.tile;
+    tile.group = tile.num_vectors;
+    tile.first_position = blocks.num_pages() * kBlockSize - 1;
+    const auto dim = static_cast<std::size_t>(head_dim_);
+    const auto floats = static_cast<std::size_t>(shape_.group) * dim;
+    for (int row = 0; row < job.num_rows; ++row) {
+      const auto r = static_cast<std::size_t>(row);
+      std::copy_n(queries_of(step, job) + r * step.queries.row_stride, floats,
+                  step.scratch.rotated + r * floats);
+    }
+    for (int v = 0; v < tile.num_vectors; ++v) {
+      rotate_key({step.scratch.rotated + static_cast<std::size_t>(v) * dim, dim});
+    }
+    archive_kernels_.load_queries(tile, step.scratch.rotated, 0);
+  }
+  // Where the main kernels leave register state alone, that of these is set around them only.
+  void attend_pages(const Step& step, const ChunkBlocks& blocks, const Partial& part) const {
+    const bool saves =
+        kernels_.save_registers == nullptr && archive_kernels_.save_registers != nullptr;
+    alignas(kCacheLineBytes) std::byte registers[kRegisterStateBytes];
+    if (saves) {
+      archive_kernels_.save_registers(registers);
+    }
+    archive_kernels_.attend_chunk(step.scratch.tile, blocks, part);
+    if (saves) {
+      archive_kernels_.restore_registers(registers);
+    }
+  }
+
   void run_item(Step& step, const WorkItem& item, const WorkItem* following) {
     const TileJob& job = step.plan.jobs[static_cast<std::size_t>(item.job)];
-    prepare_tile(step, job);
-    load_queries(step, job);
-    const int begin = item.chunk < 0 ? job.chunk_begin : item.chunk;
-    const int job_end = chunk_end_of(job);
-    const int end = item.chunk < 0 ? job_end : std::min(item.chunk + 1, job_end);
+    const JobBlocks job_blocks = blocks_of(step, job);
+    QueryTile& tile = step.scratch.tile;
+    tile.num_vectors = job.num_rows * shape_.group;
+    tile.window = step.plan.window;
+    const int end = item.chunk < 0 ? job.end() : item.chunk + 1;
+    int chunk = job_blocks.next(item.chunk < 0 ? job.chunk_begin : item.chunk);
     ChunkBlocks blocks[2];
-    if (begin < end) {
-      find_blocks(step, job, begin, blocks[0]);
+    int side = 0;
+    if (chunk < end) {
+      job_blocks.find(layout_, head_dim_, step.view, chunk, blocks[side]);
     }
     clear(step.scratch.state);
-    for (int chunk = begin; chunk < end; ++chunk) {
-      ChunkBlocks& current = blocks[(chunk - begin) % 2];
-      ChunkBlocks& next = blocks[(chunk - begin + 1) % 2];
-      bool more = chunk + 1 < end;
+    clear(step.scratch.archive_state);
+    bool is_loaded = false;
+    bool is_archive_loaded = false;
+    while (chunk < end) {
+      const int next_chunk = job_blocks.next(chunk + 1);
+      ChunkBlocks& current = blocks[side];
+      ChunkBlocks& next = blocks[side ^= 1];
+      bool more = next_chunk < end;
       if (more) {
-        find_blocks(step, job, chunk + 1, next);
+        job_blocks.find(layout_, head_dim_, step.view, next_chunk, next);
       } else if (following != nullptr) {
-        const TileJob& next_job = step.plan.jobs[static_cast<std::size_t>(following->job)];
-        const int next_chunk = following->chunk < 0 ? next_job.chunk_begin : following->chunk;
-        more = next_chunk < chunk_end_of(next_job);
-        if (more) {
-          find_blocks(step, next_job, next_chunk, next);
-        }
+        more = find_first(step, *following, next);
       }
       set_next(current, more ? &next : nullptr);
+      const bool is_archived = job_blocks.is_archived(chunk);
       const Partial part = job.split_index < 0 ? step.scratch.part : split_partial(job, chunk);
-      kernels_.attend_chunk(step.scratch.tile, current, part);
-      if (job.split_index < 0) {
-        kernels_.merge(step.scratch.tile, part, step.scratch.state);
+      if (is_archived) {
+        if (!std::exchange(is_archive_loaded, true)) {
+          load_archive_tile(step, job, job_blocks);
+        }
+        attend_pages(step, current, part);
+      } else {
+        if (!std::exchange(is_loaded, true)) {
+          load_tile(step, job, job_blocks);
+        }
+        kernels_.attend_chunk(tile, current, part);
       }
+      if (job.split_index < 0) {
+        kernels_.merge(tile, part, is_archived ? step.scratch.archive_state : step.scratch.state);
+      }
+      chunk = next_chunk;
     }
     if (job.split_index < 0 || is_last(job)) {
-      finish_job(step, job);
+      finish_job(step, job, job_blocks);
     }
+  }
+
+  // The first blocks of an item. False: it has none.
+  bool find_first(const Step& step, const WorkItem& item, ChunkBlocks& out) const {
+    const TileJob& job = step.plan.jobs[static_cast<std::size_t>(item.job)];
+    const JobBlocks job_blocks = blocks_of(step, job);
+    const int wanted = item.chunk < 0 ? job.chunk_begin : item.chunk;
+    const int first = job_blocks.next(wanted);
+    if (first >= job.end() || (item.chunk >= 0 && first != item.chunk)) {
+      return false;
+    }
+    job_blocks.find(layout_, head_dim_, step.view, first, out);
+    return true;
   }
 
   // True for the thread that finishes the last chunk of a split job; makes the partials of the
   // others visible to it and readies the counter for the next layer.
   bool is_last(const TileJob& job) {
     auto& finished = counters_[static_cast<std::size_t>(job.split_index)].unfinished;
-    if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 < job.chunk_end - job.chunk_begin) {
+    if (finished.fetch_add(1, std::memory_order_acq_rel) + 1 < job.end() - job.chunk_begin) {
       return false;
     }
     finished.store(0, std::memory_order_relaxed);
     return true;
   }
 
-  void finish_job(const Step& step, const TileJob& job) const {
+  void finish_job(const Step& step, const TileJob& job, const JobBlocks& job_blocks) const {
+    QueryTile& tile = step.scratch.tile;
+    const ThreadScratch& scratch = step.scratch;
     if (job.split_index >= 0) {
-      const int end = chunk_end_of(job);
-      for (int chunk = job.chunk_begin; chunk < end; ++chunk) {
-        kernels_.merge(step.scratch.tile, split_partial(job, chunk), step.scratch.state);
+      for (int chunk = job_blocks.next(job.chunk_begin); chunk < job.end();
+           chunk = job_blocks.next(chunk + 1)) {
+        kernels_.merge(tile, split_partial(job, chunk),
+                       job_blocks.is_archived(chunk) ? scratch.archive_state : scratch.state);
       }
+    }
+    tile.group = shape_.group;
+    if (job_blocks.num_pages() > 0) {
+      const auto dim = static_cast<std::size_t>(head_dim_);
+      for (int v = 0; v < tile.num_vectors; ++v) {
+        rotate_key_back({scratch.archive_state.out + static_cast<std::size_t>(v) * dim, dim});
+      }
+      kernels_.merge(tile, scratch.archive_state, scratch.state);
     }
     finish(step, job);
     if (sparse_.recall_stride > 0 && job.sparse_row >= 0) {
@@ -472,17 +455,13 @@ class CpuPagedAttention final : public PagedAttention {
   }
 
   void measure_recall(const Step& step, const TileJob& job) const {
-    const SequenceRows& rows = sequences_[static_cast<std::size_t>(job.sequence)];
-    const SparseRow& row = selector_.rows()[static_cast<std::size_t>(job.sparse_row)];
+    const SparseRow& row = sparse_row_of(job);
     if (row.position % sparse_.recall_stride != 0) {
       return;
     }
-    const float* query =
-        step.queries.data +
-        static_cast<std::size_t>(rows.first_row + job.first_row) * step.queries.row_stride +
-        head_offset(job);
-    const std::vector<float> masses = recalled_mass(recall_shape_, step.view, table_of(step, job),
-                                                    job.kv_head, row.place, query, list_of(job));
+    const std::vector<float> masses =
+        recalled_mass(recall_shape_, step.view, table_of(step, job), job.kv_head, row.place,
+                      queries_of(step, job), list_of(job), rows_of(job).archived);
     for (std::size_t h = 0; h < masses.size(); ++h) {
       step.scratch.recall.push_back({step.layer, job.sequence, row.position,
                                      job.kv_head * shape_.group + static_cast<int>(h), masses[h]});
@@ -497,6 +476,7 @@ class CpuPagedAttention final : public PagedAttention {
   KvType type_;
   BlockLayout layout_;
   const AttentionKernels& kernels_;
+  const AttentionKernels& archive_kernels_;
   TileShape shape_;
   std::vector<LayerGroup> groups_;
   std::vector<std::size_t> group_of_layer_;
@@ -512,56 +492,14 @@ class CpuPagedAttention final : public PagedAttention {
   std::vector<SequenceRows> sequences_;
   GroupPlan sparse_plan_;  // of the layers that select; if there are sparse rows
   bool has_sparse_rows_ = false;
-  std::vector<GroupPlan> plans_;              // [num_layer_groups]
-  std::vector<std::int64_t> dropped_blocks_;  // [num_layers], from the lists
-  std::vector<std::atomic<int>> next_item_;   // [num_layers]
-  std::vector<SplitCounter> counters_;        // by TileJob::split_index
-  AlignedBytes partials_;                     // by split chunk
+  std::vector<GroupPlan> plans_;             // [num_layer_groups]
+  std::vector<ListReads> list_reads_;        // [num_layers]
+  std::vector<std::atomic<int>> next_item_;  // [num_layers]
+  std::vector<SplitCounter> counters_;       // by TileJob::split_index
+  AlignedBytes partials_;                    // by split chunk
   AlignedBytes scratch_bytes_;
   std::vector<ThreadScratch> scratch_;  // [max_threads]
 };
-
-Expected<void> check_options(const KVCacheSpec& spec, const AttentionOptions& options) {
-  const auto invalid = [](std::string message) {
-    return fail(StatusCode::kInvalidArgument, std::move(message));
-  };
-  if (options.num_heads <= 0 || options.num_heads % spec.num_kv_heads != 0 ||
-      options.num_heads / spec.num_kv_heads > kTileVectors) {
-    return invalid(fmt::format(
-        "attention: num_heads is {}, allowed are multiples of num_kv_heads = {} up to {} times it",
-        options.num_heads, spec.num_kv_heads, kTileVectors));
-  }
-  if (!std::isfinite(options.scale) || options.scale <= 0.0F) {
-    return invalid(
-        fmt::format("attention: scale is {}, allowed are finite values above 0", options.scale));
-  }
-  if (!std::isfinite(options.logit_softcap) || options.logit_softcap < 0.0F) {
-    return invalid(fmt::format("attention: logit_softcap is {}, allowed are finite values from 0",
-                               options.logit_softcap));
-  }
-  const SparseOptions& sparse = options.sparse;
-  for (const auto& [name, value] : {std::pair{"token_budget", sparse.token_budget},
-                                    {"sink_tokens", sparse.sink_tokens},
-                                    {"dense_layers", sparse.dense_layers},
-                                    {"runners_up", sparse.runners_up}}) {
-    if (value < 0) {
-      return invalid(fmt::format("attention: {} is {}, allowed are values from 0", name, value));
-    }
-  }
-  if (sparse.recent_window < 1) {
-    return invalid(fmt::format("attention: recent_window is {}, allowed are values from 1",
-                               sparse.recent_window));
-  }
-  if (options.max_threads < 1) {
-    return invalid(fmt::format("attention: max_threads is {}, allowed are values from 1",
-                               options.max_threads));
-  }
-  if (options.cpu_level > detected_cpu_level()) {
-    return invalid(fmt::format("attention: cpu_level is {}, this processor supports up to {}",
-                               to_string(options.cpu_level), to_string(detected_cpu_level())));
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -570,7 +508,7 @@ Expected<std::unique_ptr<PagedAttention>> PagedAttention::create(const KVCacheSp
   if (auto valid = spec.validate(); !valid) {
     return fail(valid.error());
   }
-  if (auto valid = check_options(spec, options); !valid) {
+  if (auto valid = options.validate(spec); !valid) {
     return fail(valid.error());
   }
   return std::make_unique<CpuPagedAttention>(spec, options);

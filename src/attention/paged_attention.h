@@ -49,11 +49,14 @@ struct AttentionOptions {
   int max_threads = 1;
   CpuLevel cpu_level = CpuLevel::kPortable;  // kernels to use; at most detected_cpu_level()
   SparseOptions sparse = {};
+
+  // Fails: kInvalidArgument naming the option.
+  Expected<void> validate(const KVCacheSpec& spec) const;
 };
 
 class PagedAttention {
  public:
-  // Fails: kInvalidArgument naming the option.
+  // Fails: as the two validate().
   static Expected<std::unique_ptr<PagedAttention>> create(const KVCacheSpec& spec,
                                                           const AttentionOptions& options);
   virtual ~PagedAttention() = default;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "attention/archive_page.h"
 #include "attention/block_store.h"
 
 namespace karez {
@@ -24,7 +25,8 @@ double score_of(const RecallShape& shape, const float* query, const float* key) 
 
 std::vector<float> recalled_mass(const RecallShape& shape, const KVLayerView& view,
                                  BlockTableView table, int kv_head, int place, const float* query,
-                                 std::span<const std::int32_t> selected) {
+                                 std::span<const std::int32_t> selected,
+                                 const ArchivedEntries& archived) {
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const auto group = static_cast<std::size_t>(shape.group);
   const auto num_tokens = static_cast<std::size_t>(place) + 1;
@@ -32,8 +34,15 @@ std::vector<float> recalled_mass(const RecallShape& shape, const KVLayerView& vi
   std::vector<double> top(group, -std::numeric_limits<double>::infinity());
   std::vector<float> keys(std::size_t{kBlockSize} * dim);
   for (std::size_t first = 0; first < num_tokens; first += kBlockSize) {
-    load_block_keys(shape.type, shape.head_dim, view.slot(kv_head, table[first / kBlockSize]),
-                    keys.data());
+    const auto entry = static_cast<int>(first / kBlockSize);
+    const std::byte* slot = view.slot(kv_head, table[first / kBlockSize]);
+    if (archived.contains(entry)) {
+      decode_archive_page(shape.head_dim,
+                          slot + archive_page_offset(shape.head_dim, archived.page_of(entry)),
+                          keys.data(), nullptr);
+    } else {
+      load_block_keys(shape.type, shape.head_dim, slot, keys.data());
+    }
     const std::size_t end = std::min(num_tokens, first + kBlockSize);
     for (std::size_t h = 0; h < group; ++h) {
       for (std::size_t t = first; t < end; ++t) {

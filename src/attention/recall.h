@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/sequence_rows.h"
 #include "kv/block_table.h"
 #include "kv/kv_types.h"
 
@@ -40,9 +41,10 @@ struct RecallShape {
 };
 
 // One mass for each query head. query: f32 [group][head_dim] of the row at `place`; selected:
-// ascending entries of the table.
+// ascending entries of the table, of which some may be archived pages.
 std::vector<float> recalled_mass(const RecallShape& shape, const KVLayerView& view,
                                  BlockTableView table, int kv_head, int place, const float* query,
-                                 std::span<const std::int32_t> selected);
+                                 std::span<const std::int32_t> selected,
+                                 const ArchivedEntries& archived = {});
 
 }  // namespace karez

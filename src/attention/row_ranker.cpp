@@ -9,6 +9,7 @@
 
 #include "attention/attention_scratch.h"
 #include "attention/coarse_scan.h"
+#include "attention/entry_records.h"
 #include "attention/index_query.h"
 
 namespace karez {
@@ -83,6 +84,9 @@ struct RowRanker::Impl {
   BlockTableView table_of(const SparseRow& row) const {
     return sequences[static_cast<std::size_t>(row.sequence)].tables[table_group];
   }
+  const ArchivedEntries& archived_of(const SparseRow& row) const {
+    return sequences[static_cast<std::size_t>(row.sequence)].archived;
+  }
   const float* queries_of(const SparseRow& row, int kv_head, RowsView queries) const {
     const SequenceRows& of = sequences[static_cast<std::size_t>(row.sequence)];
     return queries.data + static_cast<std::size_t>(of.first_row + row.row) * queries.row_stride +
@@ -107,7 +111,8 @@ int RowRanker::Impl::find_candidates(const SparseRow& row, const Job& job,
   {
     const IndexScan scan(shape.cpu_level, KeyIndexKind::kR2);
     s.queries.prepare(KeyIndexKind::kR2, queries, shape.score_scale);
-    s.coarse.add_head(scan, s.queries.view(), index, job.kv_head, table, s.scan_scores);
+    s.coarse.add_head(scan, s.queries.view(), index, job.kv_head, table, s.scan_scores,
+                      archived_of(row));
   }
   const SlotId* slots = blocks.slots_of_head(job.kv_head);
   const std::span<const float> all = s.coarse.block_scores();
@@ -142,13 +147,12 @@ void RowRanker::Impl::rank(const Job& job, std::size_t job_index, const KVLayerV
   if (count == 0) {
     return;
   }
-  const BlockTableView table = table_of(row);
+  const EntryRecords records(index, job.kv_head, table_of(row), archived_of(row));
   s.chunk.num_blocks = count;
   s.chunk.num_records = count;
   s.chunk.last_tokens = kBlockSize;  // candidates are complete
   for (int i = 0; i < count; ++i) {
-    const auto entry = static_cast<std::size_t>(s.candidates[static_cast<std::size_t>(i)]);
-    s.chunk.records[i] = index.record(job.kv_head, table[entry]);
+    s.chunk.records[i] = records.record(s.candidates[static_cast<std::size_t>(i)]);
   }
   const IndexScan scan(shape.cpu_level, index.kind());
   s.queries.prepare(index.kind(), queries, shape.score_scale);

@@ -7,6 +7,7 @@
 
 #include "attention/attention_scratch.h"
 #include "attention/coarse_scan.h"
+#include "attention/entry_records.h"
 #include "attention/index_query.h"
 #include "base/check.h"
 
@@ -93,6 +94,9 @@ struct RowSelector::Impl {
   const SparseRow& row_of(const SelectJob& job) const {
     return sparse.rows[static_cast<std::size_t>(job.row)];
   }
+  const SequenceRows& sequence_of(const SparseRow& row) const {
+    return sequences[static_cast<std::size_t>(row.sequence)];
+  }
   std::size_t num_vectors(const SelectJob& job) const {
     return static_cast<std::size_t>(job.num_kv_heads * shape.group);
   }
@@ -150,19 +154,20 @@ struct RowSelector::Impl {
   // The query heads of one KV head, f32 [group][head_dim].
   const float* queries_of(const SelectJob& job, int kv_head, RowsView queries) const {
     const SparseRow& row = row_of(job);
-    const SequenceRows& rows = sequences[static_cast<std::size_t>(row.sequence)];
+    const SequenceRows& rows = sequence_of(row);
     return queries.data + static_cast<std::size_t>(rows.first_row + row.row) * queries.row_stride +
            static_cast<std::size_t>(kv_head * shape.group * shape.head_dim);
   }
   // list: positions in the table; empty: all of it.
-  static BlockId block_at(BlockTableView table, std::span<const std::int32_t> list, int i) {
-    const auto at = static_cast<std::size_t>(i);
-    const BlockId block = table[list.empty() ? at : static_cast<std::size_t>(list[at])];
-    KAREZ_DCHECK(!block.is_none(), "a block of the context is not in the table");
-    return block;
+  static const std::byte* record_at(const EntryRecords& records, std::span<const std::int32_t> list,
+                                    int i) {
+    const int entry = list.empty() ? i : list[static_cast<std::size_t>(i)];
+    KAREZ_DCHECK(!records.block_at(entry).is_none(), "a block of the context is not in the table");
+    return records.record(entry);
   }
-  BlockTableView table_of(const SelectJob& job) const {
-    return sequences[static_cast<std::size_t>(row_of(job).sequence)].tables[table_group];
+  EntryRecords records_of(const SelectJob& job, const KeyIndexView& index, int kv_head) const {
+    const SequenceRows& rows = sequence_of(row_of(job));
+    return {index, kv_head, rows.tables[table_group], rows.archived};
   }
 
   // list: positions of the blocks to scan; empty: all.
@@ -181,11 +186,11 @@ void RowSelector::Impl::scan_head(const IndexScan& index_scan, const SelectJob& 
                                   RowsView queries, std::span<const std::int32_t> list,
                                   Scratch& s) {
   // The scan fetches ahead; nobody else fetches the first ones, and queries take their time.
-  const BlockTableView table = table_of(job);
+  const EntryRecords records = records_of(job, index, kv_head);
   const int first = begin_chunk * kScanBlocks;
   const std::size_t record_bytes = key_index_block_bytes(index.kind(), shape.head_dim);
   for (int b = first; b < std::min(first + kScanAhead, job.scanned.num_blocks); ++b) {
-    const std::byte* record = index.record(kv_head, block_at(table, list, b));
+    const std::byte* record = record_at(records, list, b);
     for (std::size_t line = 0; line < record_bytes; line += kCacheLineBytes) {
       __builtin_prefetch(record + line);
     }
@@ -199,14 +204,14 @@ void RowSelector::Impl::scan_head(const IndexScan& index_scan, const SelectJob& 
 void RowSelector::Impl::scan(const IndexScan& index_scan, const SelectJob& job, int kv_head,
                              int chunk, const KeyIndexView& index,
                              std::span<const std::int32_t> list, Scratch& s) {
-  const BlockTableView table = table_of(job);
+  const EntryRecords records = records_of(job, index, kv_head);
   const int num_blocks = job.scanned.num_blocks;
   const int first = chunk * kScanBlocks;
   IndexChunk& blocks = s.chunk;
   blocks.num_blocks = std::min(kScanBlocks, num_blocks - first);
   blocks.num_records = std::min(kScanBlocks + kScanAhead, num_blocks - first);
   for (int b = 0; b < blocks.num_records; ++b) {
-    blocks.records[b] = index.record(kv_head, block_at(table, list, first + b));
+    blocks.records[b] = record_at(records, list, first + b);
   }
   blocks.last_tokens =
       first + blocks.num_blocks == num_blocks ? row_of(job).place % kBlockSize + 1 : kBlockSize;
@@ -289,7 +294,9 @@ void RowSelector::Impl::run_two_levels(const IndexScan& index_scan, const Select
     const IndexScan coarse_scan(shape.cpu_level, KeyIndexKind::kR2);
     for (int head = job.kv_head; head < job.kv_head + job.num_kv_heads; ++head) {
       s.queries.prepare(KeyIndexKind::kR2, queries_of(job, head, queries), shape.score_scale);
-      s.coarse.add_head(coarse_scan, s.queries.view(), index, head, table_of(job), s.scores);
+      const SequenceRows& rows = sequence_of(row_of(job));
+      s.coarse.add_head(coarse_scan, s.queries.view(), index, head, rows.tables[table_group],
+                        s.scores, rows.archived);
     }
   }
   const std::span<const std::int32_t> list = s.coarse.list(job.scanned, s.selector);
@@ -405,6 +412,15 @@ std::span<const std::int32_t> RowSelector::list(int row, int kv_head) const {
 }
 
 std::span<SelectedBlocks> RowSelector::selected() { return impl_->selected; }
+
+std::int64_t RowSelector::num_archived() const {
+  std::int64_t count = 0;
+  for (const SelectedBlocks& entry : impl_->selected) {
+    const SequenceRows& rows = impl_->sequences[static_cast<std::size_t>(entry.sequence)];
+    count += static_cast<std::int64_t>(archived_of(entry.blocks, rows.archived).size());
+  }
+  return count;
+}
 
 std::int64_t RowSelector::num_dropped() const {
   std::int64_t dropped = 0;

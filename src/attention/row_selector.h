@@ -53,6 +53,8 @@ class RowSelector {
   std::span<const std::int32_t> list(int row, int kv_head) const;
   // The lists of all rows and KV heads.
   std::span<SelectedBlocks> selected();
+  // Their entries that are archived pages.
+  std::int64_t num_archived() const;
   // Entries that have been dropped from them.
   std::int64_t num_dropped() const;
 

@@ -87,6 +87,29 @@ struct Avx2Simd {
     }
   }
 
+  static void widen_codes(const std::byte* from, std::uint16_t* to, std::size_t count) {
+    const __m256i low_bytes = code_bytes(0);
+    const __m256i high_bytes = code_bytes(8);
+    const __m256i nibble = _mm256_set1_epi16(15);
+    const __m256i no_high = _mm256_set1_epi16(-0x8000);
+    const __m256i no_low = _mm256_set1_epi16(0x80);
+    for (std::size_t i = 0; i < count; i += 128) {
+      for (std::size_t half = 0; half < 32; half += 16) {
+        const __m256i words =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i / 2 + half * 2));
+        for (int k = 0; k < 4; ++k) {
+          const __m256i codes = _mm256_and_si256(_mm256_srli_epi16(words, 4 * k), nibble);
+          const __m256i low = _mm256_shuffle_epi8(low_bytes, _mm256_or_si256(codes, no_high));
+          const __m256i high =
+              _mm256_shuffle_epi8(high_bytes, _mm256_or_si256(_mm256_slli_epi16(codes, 8), no_low));
+          _mm256_storeu_si256(
+              reinterpret_cast<__m256i*>(to + i + static_cast<std::size_t>(k) * 32 + half),
+              _mm256_or_si256(low, high));
+        }
+      }
+    }
+  }
+
   struct Bf16Dot {
     struct Line {
       F even;
@@ -127,6 +150,14 @@ struct Avx2Simd {
     const __m256 factor = _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
     const __m256 kept = _mm256_cmp_ps(x, _mm256_set1_ps(-126.0F), _CMP_NLT_UQ);
     return _mm256_and_ps(kept, _mm256_mul_ps(p, factor));
+  }
+  // Bits [shift, shift + 8) of the levels, for both halves of a shuffle.
+  static __m256i code_bytes(int shift) {
+    alignas(16) std::uint8_t bytes[16];
+    for (int i = 0; i < 16; ++i) {
+      bytes[i] = static_cast<std::uint8_t>(kCodeLevels[i] >> shift);
+    }
+    return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
   }
   static __m256i high_halves(__m256i x) {
     return _mm256_srli_epi32(_mm256_castps_si256(_mm256_cvtepi32_ps(x)), 16);

@@ -61,6 +61,22 @@ struct Avx512Simd {
     }
   }
 
+  static void widen_codes(const std::byte* from, std::uint16_t* to, std::size_t count) {
+    // Two copies of the levels: the bit above a nibble does not matter.
+    const __m512i levels =
+        _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(kCodeLevels)));
+    for (std::size_t i = 0; i < count; i += 128) {
+      const __m512i words = _mm512_loadu_si512(from + i / 2);
+      _mm512_storeu_si512(to + i, _mm512_permutexvar_epi16(words, levels));
+      _mm512_storeu_si512(to + i + 32,
+                          _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), levels));
+      _mm512_storeu_si512(to + i + 64,
+                          _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), levels));
+      _mm512_storeu_si512(to + i + 96,
+                          _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 12), levels));
+    }
+  }
+
   struct Bf16Dot {
     struct Line {
       F even;

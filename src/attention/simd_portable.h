@@ -120,6 +120,17 @@ struct PortableSimd {
     }
   }
 
+  // Nibbles of archived pages (archive_page.h). count: a multiple of 128.
+  static void widen_codes(const std::byte* from, std::uint16_t* to, std::size_t count) {
+    for (std::size_t i = 0; i < count; i += 128) {
+      std::uint16_t words[32];
+      __builtin_memcpy(words, from + i / 2, sizeof words);
+      for (std::size_t j = 0; j < 128; ++j) {
+        to[i + j] = kCodeLevels[words[j % 32] >> (j / 32 * 4) & 15];
+      }
+    }
+  }
+
   // Pairs of bf16 read as 32-bit words; queries and weights are floats rounded to bf16.
   struct Bf16Dot {
     struct Line {

@@ -4,6 +4,15 @@
 
 namespace karez {
 
+std::span<const std::int32_t> archived_of(std::span<const std::int32_t> list,
+                                          const ArchivedEntries& archived) {
+  if (archived.count() == 0) {
+    return {};
+  }
+  const auto begin = std::ranges::lower_bound(list, archived.begin);
+  return {begin, std::lower_bound(begin, list.end(), archived.end)};
+}
+
 SparseRows find_sparse_rows(std::span<const SequenceRows> sequences, const SparseOptions& options,
                             int num_kv_heads) {
   SparseRows out;

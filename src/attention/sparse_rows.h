@@ -62,6 +62,10 @@ struct SparseRows {
   std::size_t num_selected = 0;  // entries of all lists of a layer
 };
 
+// The part of a row's list, ascending entries, that is archived.
+std::span<const std::int32_t> archived_of(std::span<const std::int32_t> list,
+                                          const ArchivedEntries& archived);
+
 // Within a sequence the sparse rows are its last ones.
 SparseRows find_sparse_rows(std::span<const SequenceRows> sequences, const SparseOptions& options,
                             int num_kv_heads);

@@ -4,6 +4,8 @@
 // *split*: each chunk of keys is an item of its own, and whoever finishes the last one merges them.
 // Otherwise one item visits all chunks. Both ways do the same arithmetic in the same order.
 // A sparse row is a job of its own for each KV head; its chunks are those of its list of blocks.
+// Archived pages have chunks of their own, behind the others (job_blocks.h). How many of a sparse
+// row's blocks are pages is not known yet: chunks are planned for both, and some stay empty.
 // Thread: a value, built by one thread, read by all.
 #pragma once
 
@@ -25,8 +27,11 @@ struct TileJob {
   int sparse_row;   // index among the step's sparse rows; -1: the rows attend to everything
   int chunk_begin;  // chunks that any of its rows sees
   int chunk_end;
+  int archived_chunks;    // of pages, all seen by all rows: they count on from chunk_end
   int split_index;        // among the split jobs; -1: not split
   int first_split_chunk;  // of its partials among all partials of the plan
+
+  int end() const { return chunk_end + archived_chunks; }
 };
 
 struct WorkItem {
@@ -42,6 +47,7 @@ struct GroupPlan {
   int num_split_jobs = 0;
   int num_split_chunks = 0;
   std::int64_t blocks_read = 0;  // (sequence, KV head, block) triples
+  std::int64_t pages_read = 0;   // the same of archived pages; those of lists count as blocks
 };
 
 struct TileShape {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "attention/archive_page.h"
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/generate_options.h"
@@ -222,7 +223,8 @@ Expected<int> generate(const GenerateFlags& typed) {
                   "compress");
     }
     generator_options.compression =
-        schedule_of(options.compression, static_cast<int>(tokens->size()), kBlockSize, 0);
+        schedule_of(options.compression, static_cast<int>(tokens->size()), kBlockSize,
+                    pages_per_block(options.kv_type, config->head_dim));
   }
   if (auto fits = check_prompt(*tokens, generator_options, config->vocab_size, **kv); !fits) {
     return fail(std::move(fits.error()));

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "base/bytes.h"
 #include "cli/terminal.h"
@@ -111,6 +113,16 @@ std::string to_json(const GenerateReport& report) {
                                   {"propose_seconds", stats->propose_seconds}}
                  : nlohmann::json(nullptr);
   };
+  // Of all steps that were not longer; 1: of all.
+  const auto step_ms_at = [&](double share) {
+    if (r.step_seconds.empty()) {
+      return 0.0;
+    }
+    std::vector<float> sorted = r.step_seconds;
+    std::ranges::sort(sorted);
+    const double index = share * static_cast<double>(sorted.size() - 1);
+    return static_cast<double>(sorted[static_cast<std::size_t>(index)]) * 1000;
+  };
   nlohmann::json run = {
       {"engine", "karez"},
       {"model", report.model},
@@ -132,7 +144,11 @@ std::string to_json(const GenerateReport& report) {
        {{"total", times.total * per_step_ms},
         {"dense", times.dense * per_step_ms},
         {"attention", times.attention * per_step_ms},
-        {"other", times.other * per_step_ms}}},
+        {"other", times.other * per_step_ms},
+        {"median", step_ms_at(0.5)},
+        {"p99", step_ms_at(0.99)},
+        {"p99.9", step_ms_at(0.999)},
+        {"longest", step_ms_at(1)}}},
       {"kv_fast_bytes", r.kv_cap_bytes},
       {"kv_used_bytes", r.kv_used_bytes},
       {"context_tokens", report.context_tokens},

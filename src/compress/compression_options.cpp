@@ -130,12 +130,12 @@ Expected<void> CompressionOptions::validate() const {
       return fail(check.error());
     }
   }
-  if (chunk == CompressChunk::kFixed && fixed_chunk_tokens > kept_tokens()) {
-    return fail(
-        StatusCode::kInvalidArgument,
-        fmt::format("compress-chunk is fixed={}, allowed are chunks up to the {} pairs that "
-                    "are kept of a window",
-                    fixed_chunk_tokens, kept_tokens()));
+  if (chunk == CompressChunk::kFixed &&
+      (fixed_chunk_tokens < 1 || fixed_chunk_tokens > kept_tokens())) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("compress-chunk is fixed={}, allowed are chunks of 1 to {} tokens, as "
+                            "many as are kept of a window",
+                            fixed_chunk_tokens, kept_tokens()));
   }
   return {};
 }

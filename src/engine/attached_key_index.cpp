@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/archive_page.h"
 #include "engine/key_centres.h"
 
 namespace karez {
@@ -15,7 +16,8 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
   }
   auto index =
       KeyIndex::create(kv.spec(), sparse.block_index, block_id_ranges(kv), std::move(centres),
-                       sparse.rank_ahead ? 0 : sparse.two_level_blocks);
+                       sparse.rank_ahead ? 0 : sparse.two_level_blocks,
+                       pages_per_block(kv.spec().type, kv.spec().head_dim));
   if (!index) {
     return fail(std::move(index.error()));
   }

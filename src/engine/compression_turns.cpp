@@ -25,11 +25,22 @@ std::vector<EndedSequence> CompressionTurns::run(Scheduler& scheduler) {
     CompressionTask task;
     WindowCompressor::Phase phase;
   };
+  // Better a window early than a sequence that is computed again.
+  for (const CompressionCandidate& candidate : scheduler.compression_candidates()) {
+    if (!candidate.schedule.may_be_early(candidate.window, candidate.num_tokens) ||
+        candidate.is_due()) {
+      continue;
+    }
+    if (scheduler.is_short_of_slots(compressor_.slots_to_pack(candidate.schedule))) {
+      scheduler.publish_early(candidate.key);
+    }
+    break;
+  }
   std::vector<Job> jobs;
   std::vector<WindowCompressor::Phase> phases;
   for (const CompressionCandidate& candidate : scheduler.compression_candidates()) {
     const CompressionTask task{candidate.kv, candidate.num_tokens, candidate.schedule,
-                               candidate.window};
+                               candidate.window, candidate.publication};
     const WindowCompressor::Phase phase = compressor_.phase(task);
     if (phase.units > 0 || candidate.is_due()) {
       jobs.push_back({candidate, task, phase});

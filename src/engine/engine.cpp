@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "attention/archive_page.h"
 #include "kv/prefix_cache.h"
 
 namespace karez {
@@ -181,7 +182,8 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
   if (auto valid = options.validate(); !valid) {
     return fail(valid.error().code(), "kv_compression: " + valid.error().message());
   }
-  return schedule_of(options, static_cast<int>(request.prompt.size()), kBlockSize, 0);
+  return schedule_of(options, static_cast<int>(request.prompt.size()), kBlockSize,
+                     pages_per_block(spec_.type, spec_.head_dim));
 }
 
 void Engine::cancel(RequestId id) {

@@ -464,7 +464,9 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     logits = *output;
     drafts.note_step(num_rows, seconds_since(step_start));
     ++result.decode_steps;
-    result.decode_seconds = seconds_since(decode_start);
+    const double seconds = seconds_since(decode_start);
+    result.step_seconds.push_back(static_cast<float>(seconds - result.decode_seconds));
+    result.decode_seconds = seconds;
   }
 }
 

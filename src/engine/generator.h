@@ -61,9 +61,10 @@ struct GenerationResult {
   int generated_tokens = 0;  // an end token included
   double prefill_seconds = 0;
   double decode_seconds = 0;
-  int decode_steps = 0;            // forward passes behind the prompt's
-  int decode_tokens = 0;           // that they gave; the first token comes from the prefill
-  std::int64_t kv_used_bytes = 0;  // at the end
+  int decode_steps = 0;             // forward passes behind the prompt's
+  int decode_tokens = 0;            // that they gave; the first token comes from the prefill
+  std::vector<float> step_seconds;  // [decode_steps], from one forward pass to the next
+  std::int64_t kv_used_bytes = 0;   // at the end
   // With a tier below the fast one: what has moved, the prompt's part and the answer's.
   struct TierTraffic {
     std::int64_t home_used_bytes = 0;  // at the end

@@ -11,6 +11,7 @@ KvMap make_kv_map(const KVCacheManager& kv, RequestId request, SequenceId sequen
   map.num_tokens = kv.num_tokens(sequence);
   map.num_layers = kv.spec().num_layers;
   map.num_blocks = static_cast<int>(num_blocks(map.num_tokens));
+  map.compressed = kv.compressed_part(sequence);
   const Residency* residency = kv.residency();
   for (int layer = 0; layer < map.num_layers; ++layer) {
     const KVLayerView view = kv.layer(layer);

@@ -25,7 +25,10 @@ struct KvMap {
   int num_tokens = 0;
   int num_layers = 0;
   int num_blocks = 0;
-  std::vector<std::uint8_t> cells;  // [num_layers][num_blocks]
+  // [num_layers][num_blocks]; a compressed sequence has fewer blocks in layers without a window,
+  // and the rest of their cells is kNowhere.
+  std::vector<std::uint8_t> cells;
+  KVCacheManager::CompressedPart compressed;
 };
 
 // Of a sequence of the step that has just been computed.

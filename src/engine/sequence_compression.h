@@ -27,7 +27,9 @@ class SequenceCompression {
   [[nodiscard]] bool give_back_slots();
 
  private:
-  CompressionTask task(int num_tokens) const { return {sequence_, num_tokens, schedule_, window_}; }
+  CompressionTask task(int num_tokens) const {
+    return {sequence_, num_tokens, schedule_, window_, schedule_.publication(window_)};
+  }
 
   WindowCompressor* compressor_;
   SequenceId sequence_;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "attention/archive_page.h"
 #include "base/check.h"
 #include "base/cpu_features.h"
 #include "compress/pair_pack.h"
@@ -31,6 +32,7 @@ struct WindowCompressor::Window {
   int packed = 0;
   std::vector<std::int32_t> kept;  // [scored layers][num_kv_heads][kept_tokens]
   NewBlocks kept_blocks;
+  NewBlocks archived_blocks;
 };
 
 struct WindowCompressor::State {
@@ -95,16 +97,13 @@ bool WindowCompressor::give_back_slots(SequenceId sequence) {
   return true;
 }
 
-std::int64_t WindowCompressor::last_query_position(const CompressionTask& task) const {
-  return task.publication() - task.schedule.recent_tokens / 2;
-}
-
 bool WindowCompressor::may_score(const CompressionTask& task) const {
-  return task.num_tokens >= last_query_position(task);
+  return task.num_tokens >= task.publication.queries_end;
 }
 
 bool WindowCompressor::may_pack(const CompressionTask& task) const {
-  return task.num_tokens >= std::max(last_query_position(task), task.publication() - kPackTokens);
+  return task.num_tokens >=
+         std::max(task.publication.queries_end, task.publication.position - kPackTokens);
 }
 
 int WindowCompressor::units_left(const CompressionTask& task) const {
@@ -123,12 +122,12 @@ WindowCompressor::Phase WindowCompressor::phase(const CompressionTask& task) con
   };
   const int left = units_left(task);
   if (may_pack(task)) {
-    return {left, tokens_to(task.publication())};
+    return {left, tokens_to(task.publication.position)};
   }
   if (may_score(task)) {
-    return {std::max(0, left - num_layers), tokens_to(task.publication() - kPackTokens)};
+    return {std::max(0, left - num_layers), tokens_to(task.publication.position - kPackTokens)};
   }
-  return {0, tokens_to(last_query_position(task))};
+  return {0, tokens_to(task.publication.queries_end)};
 }
 
 std::int64_t WindowCompressor::slots_to_pack(const CompressionSchedule& schedule) const {
@@ -184,7 +183,7 @@ void WindowCompressor::score_layer(State& state, const CompressionTask& task, in
   for (int head = 0; head < spec.num_kv_heads; ++head) {
     query_rows_.clear();
     query_positions_.clear();
-    for (std::int64_t position = begin; position < last_query_position(task); ++position) {
+    for (std::int64_t position = begin; position < task.publication.queries_end; ++position) {
       if (QueryRing::keeps(static_cast<int>(position))) {
         query_rows_.push_back(state.ring.query(layer, head, static_cast<int>(position)));
         query_positions_.push_back(static_cast<std::int32_t>(position));
@@ -210,6 +209,7 @@ void WindowCompressor::pack_layer(State& state, const CompressionTask& task, int
   const KVCacheSpec& spec = kv_.spec();
   const int layer = layers_[size_of(index)];
   const KVLayerView view = kv_.layer(layer);
+  const KeyIndexView index_view = index_ == nullptr ? KeyIndexView() : index_->view(layer);
   const auto kept_tokens = size_of(task.schedule.kept_tokens);
   std::vector<std::byte*> to;
   for (int head = 0; head < spec.num_kv_heads; ++head) {
@@ -220,7 +220,48 @@ void WindowCompressor::pack_layer(State& state, const CompressionTask& task, int
     for (const BlockId block : state.window.kept_blocks.blocks()) {
       to.push_back(view.slot(head, block));
     }
-    pack_pairs(spec.type, spec.head_dim, window_slots(task, layer, head), kept, to);
+    const std::span<const std::byte* const> from = window_slots(task, layer, head);
+    pack_pairs(spec.type, spec.head_dim, from, kept, to);
+    if (!index_view.is_none()) {
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        index_stored_block(index_view, head, state.window.kept_blocks.blocks()[i], spec.head_dim,
+                           spec.type, to[i]);
+      }
+    }
+    if (task.schedule.pages_per_block > 0) {
+      archive_rest(state, task, {layer, head, from, kept}, index_view);
+    }
+  }
+}
+
+void WindowCompressor::archive_rest(State& state, const CompressionTask& task, const Packed& packed,
+                                    const KeyIndexView& index_view) {
+  const KVCacheSpec& spec = kv_.spec();
+  rest_.clear();
+  auto kept = packed.kept.begin();
+  for (std::int32_t pair = 0; pair < task.schedule.window_tokens; ++pair) {
+    if (kept != packed.kept.end() && *kept == pair) {
+      ++kept;
+    } else {
+      rest_.push_back(pair);
+    }
+  }
+  const auto dim = size_of(spec.head_dim);
+  rows_.resize(2 * dim * kBlockSize);
+  float* keys = rows_.data();
+  float* values = keys + dim * kBlockSize;
+  const KVLayerView view = kv_.layer(packed.layer);
+  for (int i = 0; i < task.schedule.archived_pages(); ++i) {
+    const BlockId block =
+        state.window.archived_blocks.blocks()[size_of(i / task.schedule.pages_per_block)];
+    const int page = i % task.schedule.pages_per_block;
+    std::byte* bytes = view.slot(packed.head, block) + archive_page_offset(spec.head_dim, page);
+    load_pairs(spec.type, spec.head_dim, packed.from,
+               std::span(rest_).subspan(size_of(i) * kBlockSize, kBlockSize), keys, values);
+    write_archive_page(spec.head_dim, bytes, {keys, dim}, {values, dim});
+    if (!index_view.is_none() && index_view.has_pages()) {
+      index_archive_page(index_view, packed.head, block, page, spec.head_dim, bytes);
+    }
   }
 }
 
@@ -231,11 +272,16 @@ void WindowCompressor::publish(State& state, const CompressionTask& task) {
       schedule.window_tokens / kBlockSize - schedule.kept_blocks() - schedule.archived_blocks();
   ++counters_.windows;
   counters_.pairs_kept += rows * schedule.kept_tokens;
-  counters_.pairs_dropped += rows * (schedule.window_tokens - schedule.kept_tokens);
+  (schedule.pages_per_block > 0 ? counters_.pairs_archived : counters_.pairs_dropped) +=
+      rows * (schedule.window_tokens - schedule.kept_tokens);
   counters_.bytes_saved += kv_.slots_of_blocks(group_, blocks_saved) *
                            static_cast<std::int64_t>(kv_.spec().slot_bytes());
+  std::vector<std::uint8_t> pages;
+  for (int i = 0; i < schedule.archived_pages(); ++i) {
+    pages.push_back(static_cast<std::uint8_t>(i % schedule.pages_per_block));
+  }
   kv_.compress(task.sequence, group_, {schedule.begin_of(task.window), schedule.window_tokens},
-               std::move(state.window.kept_blocks), {}, {});
+               std::move(state.window.kept_blocks), std::move(state.window.archived_blocks), pages);
   state.window = {};
 }
 
@@ -256,12 +302,14 @@ WindowCompressor::Outcome WindowCompressor::work(const CompressionTask& task, in
       break;
     }
     if (!scores && window.packed == 0 && window.kept_blocks.blocks().empty()) {
-      auto blocks = kv_.new_blocks(group_, task.schedule.kept_blocks());
-      if (!blocks) {
+      auto kept = kv_.new_blocks(group_, task.schedule.kept_blocks());
+      auto archived = kv_.new_blocks(group_, task.schedule.archived_blocks());
+      if (!kept || !archived) {
         outcome = Outcome::kNoRoom;
         break;
       }
-      window.kept_blocks = std::move(*blocks);
+      window.kept_blocks = std::move(*kept);
+      window.archived_blocks = std::move(*archived);
     }
     int& done = scores ? window.scored : window.packed;
     if (load_window(task, layers_[size_of(done)])) {
@@ -280,7 +328,7 @@ WindowCompressor::Outcome WindowCompressor::work(const CompressionTask& task, in
     }
   }
   if (outcome == Outcome::kWorking && window.packed == num_layers &&
-      task.num_tokens >= task.publication()) {
+      task.num_tokens >= task.publication.position) {
     publish(state, task);
     outcome = Outcome::kPublished;
   } else if (outcome == Outcome::kLost) {

@@ -36,8 +36,7 @@ struct CompressionTask {
   int num_tokens = 0;  // whose KV is written
   CompressionSchedule schedule;
   int window = 0;
-
-  std::int64_t publication() const { return schedule.publication_of(window); }
+  Publication publication;
 };
 
 class WindowCompressor final : public SequenceListener {
@@ -93,11 +92,18 @@ class WindowCompressor final : public SequenceListener {
 
   bool may_score(const CompressionTask& task) const;
   bool may_pack(const CompressionTask& task) const;
-  std::int64_t last_query_position(const CompressionTask& task) const;
   void start(State& state, const CompressionTask& task);
   bool load_window(const CompressionTask& task, int layer);
   void score_layer(State& state, const CompressionTask& task, int index);
   void pack_layer(State& state, const CompressionTask& task, int index);
+  struct Packed {
+    int layer;
+    int head;
+    std::span<const std::byte* const> from;
+    std::span<const std::int32_t> kept;
+  };
+  void archive_rest(State& state, const CompressionTask& task, const Packed& packed,
+                    const KeyIndexView& index_view);
   void publish(State& state, const CompressionTask& task);
   std::span<const std::byte* const> window_slots(const CompressionTask& task, int layer, int head);
 
@@ -117,6 +123,8 @@ class WindowCompressor final : public SequenceListener {
   std::vector<const std::uint16_t*> query_rows_;
   std::vector<std::int32_t> query_positions_;
   std::vector<float> scores_;
+  std::vector<std::int32_t> rest_;
+  std::vector<float> rows_;
 };
 
 }  // namespace karez

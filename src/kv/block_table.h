@@ -30,6 +30,8 @@ struct ArchivedEntries {
   std::span<const std::uint8_t> pages;  // [end - begin]
 
   int count() const { return end - begin; }
+  bool contains(int entry) const { return entry >= begin && entry < end; }
+  int page_of(int entry) const { return pages[static_cast<std::size_t>(entry - begin)]; }
 };
 
 // The slots of one layer, for every KV head and logical block.

@@ -5,7 +5,10 @@
 //
 // Window w is compressed when the sequence has publication_of(w) tokens, so when recent_tokens lie
 // behind it. Rows of that position and after see it compressed, rows before it do not.
-// Thread: a value.
+//
+// Where slots are short a window may be compressed earlier; the sequence then remembers where it
+// was, so that it is the same when it is computed anew.
+// Thread: values.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +17,13 @@
 #include "kv/kv_types.h"
 
 namespace karez {
+
+// Where a window is compressed, and the position from which on queries do not count in its scores:
+// the work is done in the time between the two.
+struct Publication {
+  std::int64_t position = 0;
+  std::int64_t queries_end = 0;
+};
 
 struct CompressionSchedule {
   int first_position = 0;  // of window 0; a multiple of kBlockSize
@@ -28,6 +38,15 @@ struct CompressionSchedule {
   }
   std::int64_t publication_of(int window) const {
     return begin_of(window) + window_tokens + recent_tokens;
+  }
+  Publication publication(int window) const {
+    const std::int64_t position = publication_of(window);
+    return {position, position - recent_tokens / 2};
+  }
+  // Whether the window may be compressed at num_tokens already, when slots are short.
+  bool may_be_early(int window, std::int64_t num_tokens) const {
+    return num_tokens >= begin_of(window) + window_tokens + recent_tokens / 4 &&
+           num_tokens < publication_of(window);
   }
   // Blocks that take the place of a window's.
   int kept_blocks() const { return kept_tokens / kBlockSize; }
@@ -45,8 +64,7 @@ struct CompressionSchedule {
     }
     const std::int64_t compressed =
         aged / window_tokens * (kept_blocks() + archived_blocks()) * kBlockSize;
-    return std::min(num_tokens,
-                    first_position + compressed + window_tokens + recent_tokens);
+    return std::min(num_tokens, first_position + compressed + window_tokens + recent_tokens);
   }
 };
 

@@ -118,6 +118,23 @@ ArchivedEntries KVCacheManager::archived(SequenceId sequence) const {
   return {};
 }
 
+KVCacheManager::CompressedPart KVCacheManager::compressed_part(SequenceId sequence) const {
+  CompressedPart part;
+  for (const CachedTable& table : impl_->find(sequence).tables) {
+    if (table.num_compressed == 0) {
+      continue;
+    }
+    const auto entries = static_cast<int>(table.num_compressed - table.archived_begin);
+    part.first_entry = static_cast<int>(table.archived_begin);
+    part.num_before = entries + static_cast<int>(table.num_gone);
+    part.num_archived_pages = static_cast<int>(table.archived_pages.size());
+    part.num_kept = entries - part.num_archived_pages;
+    part.num_archived_blocks =
+        static_cast<int>(std::ranges::count(table.archived_pages, std::uint8_t{0}));
+  }
+  return part;
+}
+
 std::optional<int> KVCacheManager::compressible_group() const {
   for (std::size_t g = 0; g < layer_groups().size(); ++g) {
     if (layer_groups()[g].window == 0) {

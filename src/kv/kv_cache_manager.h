@@ -143,6 +143,15 @@ class KVCacheManager {
   int num_gone(SequenceId sequence) const;
   // Of the same tables. Valid as a table view is.
   ArchivedEntries archived(SequenceId sequence) const;
+  // What compression has made of a sequence, in those tables: counts of blocks of 16 pairs.
+  struct CompressedPart {
+    int first_entry = 0;
+    int num_before = 0;  // blocks that the windows were; 0: none is compressed
+    int num_kept = 0;    // entries that are blocks of kept pairs
+    int num_archived_pages = 0;
+    int num_archived_blocks = 0;  // that these lie in
+  };
+  CompressedPart compressed_part(SequenceId sequence) const;
   // The layer group without a window, if there is one.
   std::optional<int> compressible_group() const;
 

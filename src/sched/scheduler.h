@@ -94,6 +94,10 @@ class Scheduler {
   // The running sequences with compression, in the order of service, and their next window.
   // Valid until the next call that is not const. Not between schedule() and update().
   std::vector<CompressionCandidate> compression_candidates() const;
+  // Whether the next steps may preempt, with so many slots taken besides. Not with a home tier.
+  bool is_short_of_slots(std::int64_t spare) const;
+  // The candidate's window is due now. Requires: CompressionSchedule::may_be_early().
+  void publish_early(const ScheduleKey& key);
   // The candidate's window is compressed now.
   void compressed(const ScheduleKey& key);
   // Slots for the window of a sequence that is due, at the cost of those behind it. False: it is

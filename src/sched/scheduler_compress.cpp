@@ -11,10 +11,25 @@ std::vector<CompressionCandidate> Scheduler::compression_candidates() const {
     if (sequence.compression.is_on() && !sequence.compression_stopped) {
       candidates.push_back({key, sequence.request, sequence.choice, sequence.num_choices,
                             sequence.kv, sequence.num_computed_tokens, sequence.compression,
-                            sequence.num_compressed_windows});
+                            sequence.num_compressed_windows, sequence.next_publication()});
     }
   }
   return candidates;
+}
+
+bool Scheduler::is_short_of_slots(std::int64_t spare) const {
+  const std::int64_t block_slots = kv_.spec().slots_for_sequence(kBlockSize, kBlockSize);
+  return home_blocks_ == 0 && kv_.slots_available() < spare + block_slots * num_running();
+}
+
+void Scheduler::publish_early(const ScheduleKey& key) {
+  const auto it = running_.find(key);
+  KAREZ_CHECK(!plan_is_open_ && it != running_.end(), "running sequences are compressed");
+  Sequence& sequence = it->second;
+  KAREZ_CHECK(sequence.compression.may_be_early(sequence.num_compressed_windows,
+                                                sequence.num_computed_tokens),
+              "tokens lie behind the window");
+  sequence.early_publications[sequence.num_compressed_windows] = sequence.num_computed_tokens;
 }
 
 void Scheduler::compressed(const ScheduleKey& key) {

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -60,13 +61,22 @@ struct Sequence {
 
   CompressionSchedule compression;
   bool compression_stopped = false;  // there was no room for it: it goes on without
+  // Of windows that were compressed early: where, also when it is computed again.
+  std::map<int, int> early_publications;
 
   int num_remaining_tokens() const { return static_cast<int>(tokens.size()) - num_computed_tokens; }
+  Publication next_publication() const {
+    Publication next = compression.publication(num_compressed_windows);
+    const auto early = early_publications.find(num_compressed_windows);
+    if (early != early_publications.end()) {
+      next = {early->second, std::min<std::int64_t>(early->second, next.queries_end)};
+    }
+    return next;
+  }
   // Until a window is compressed no row behind its publication is computed.
   int num_tokens_before_compression() const {
     return compression.is_on() && !compression_stopped
-               ? clamp_to_int(compression.publication_of(num_compressed_windows) -
-                              num_computed_tokens)
+               ? clamp_to_int(next_publication().position - num_computed_tokens)
                : std::numeric_limits<int>::max();
   }
   int num_computable_tokens() const {
@@ -78,7 +88,7 @@ struct Sequence {
       return std::numeric_limits<int>::max();
     }
     return num_compressed_windows > 0 ? compression.first_position
-                                      : clamp_to_int(compression.publication_of(0));
+                                      : clamp_to_int(next_publication().position);
   }
 
  private:

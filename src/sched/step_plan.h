@@ -60,8 +60,9 @@ struct CompressionCandidate {
   int num_tokens = 0;  // whose KV is written
   CompressionSchedule schedule;
   int window = 0;  // the next one
+  Publication publication;
   // Whether the sequence waits for it.
-  bool is_due() const { return num_tokens >= schedule.publication_of(window); }
+  bool is_due() const { return num_tokens >= publication.position; }
 };
 
 // Choices that were ended by themselves: the fast tier is full of this one sequence, or its KV was

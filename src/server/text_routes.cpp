@@ -178,7 +178,15 @@ std::string answer_kv_map(const KvMap* map) {
     }
     layers.push_back(std::move(digits));
   }
-  return dump({{"request", map->request}, {"num_tokens", map->num_tokens}, {"layers", layers}});
+  Json answer = {{"request", map->request}, {"num_tokens", map->num_tokens}, {"layers", layers}};
+  if (map->compressed.num_before > 0) {
+    answer["compressed"] = {{"first_block", map->compressed.first_entry},
+                            {"blocks_before", map->compressed.num_before},
+                            {"blocks_kept", map->compressed.num_kept},
+                            {"archived_pages", map->compressed.num_archived_pages},
+                            {"blocks_archived", map->compressed.num_archived_blocks}};
+  }
+  return dump(answer);
 }
 
 std::string answer_stats(const EngineStats& stats, const ModelInfo& model) {

@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "attention/archive_page.h"
 #include "base/check.h"
 
 namespace karez::test {
@@ -65,8 +66,10 @@ AttentionHarness::AttentionHarness(const HarnessOptions& options) : options_(opt
   attention_ = std::move(*created);
   attention_->set_selection_listener(&listener_);
   if (options.sparse.is_on()) {
-    auto index = KeyIndex::create(spec, options.sparse.block_index, block_id_ranges(*kv_), {},
-                                  options.sparse.two_level_blocks);
+    auto index =
+        KeyIndex::create(spec, options.sparse.block_index, block_id_ranges(*kv_), {},
+                         options.sparse.two_level_blocks,
+                         options.has_pages ? pages_per_block(spec.type, spec.head_dim) : 0);
     KAREZ_CHECK(index.has_value(), index ? "" : index.error().to_string());
     index_.emplace(std::move(*index));
   }
@@ -210,6 +213,10 @@ std::vector<float> AttentionHarness::step(const std::vector<RowRange>& ranges, i
       if (kv_->layer_groups()[static_cast<std::size_t>(group)].window == 0 &&
           content.compressed_end > 0) {
         packed_tables[s] = content.blocks;
+        sequences[s].archived = {static_cast<int>(content.blocks.size()), content.num_blocks(),
+                                 content.pages};
+        packed_tables[s].insert(packed_tables[s].end(), content.page_blocks.begin(),
+                                content.page_blocks.end());
         packed_tables[s].insert(packed_tables[s].end(),
                                 whole.begin() + content.compressed_end / kBlockSize, whole.end());
         sequences[s].tables.back() = packed_tables[s];
@@ -264,27 +271,80 @@ int AttentionHarness::windowless_group() const {
   return static_cast<int>(found - groups.begin());
 }
 
-void AttentionHarness::write_pairs(const Content& content, int layer, int kv_head, BlockId block,
-                                   std::span<const int> position_of) {
-  const auto dim = static_cast<std::size_t>(options_.head_dim);
-  std::vector<float> keys;
-  std::vector<float> values;
-  for (const int position : position_of) {
+AttentionHarness::Pairs AttentionHarness::pairs_of(const Content& content, int kv_head,
+                                                   std::span<const int> positions) const {
+  Pairs out;
+  for (const int position : positions) {
     for (int i = 0; i < options_.head_dim; ++i) {
       const int at = position + content.shift;
-      keys.push_back(number(Kind::kKey, content.numbers, at, kv_head, i));
-      values.push_back(number(Kind::kValue, content.numbers, at, kv_head, i));
+      out.keys.push_back(number(Kind::kKey, content.numbers, at, kv_head, i));
+      out.values.push_back(number(Kind::kValue, content.numbers, at, kv_head, i));
     }
   }
+  return out;
+}
+
+AttentionHarness::Pairs AttentionHarness::coded(const Pairs& pairs) const {
+  const auto dim = static_cast<std::size_t>(options_.head_dim);
+  std::vector<std::byte> page(ArchiveLayout::of(options_.head_dim).page_bytes);
+  Pairs out = pairs;
+  for (std::size_t at = 0; at < pairs.keys.size(); at += std::size_t{kBlockSize} * dim) {
+    write_archive_page(options_.head_dim, page.data(), {&pairs.keys[at], dim},
+                       {&pairs.values[at], dim});
+    decode_archive_page(options_.head_dim, page.data(), &out.keys[at], &out.values[at]);
+  }
+  return out;
+}
+
+void AttentionHarness::write_block(const Pairs& pairs, std::size_t first, int layer, int kv_head,
+                                   BlockId block) {
+  const auto dim = static_cast<std::size_t>(options_.head_dim);
   std::byte* slot = kv_->layer(layer).slot(kv_head, block);
-  store_in_block(options_.type, options_.head_dim, slot, 0, kBlockSize, {keys.data(), dim},
-                 {values.data(), dim});
+  store_in_block(options_.type, options_.head_dim, slot, 0, kBlockSize,
+                 {&pairs.keys[first * dim], dim}, {&pairs.values[first * dim], dim});
   if (index_) {
     index_stored_block(index_->view(layer), kv_head, block, options_.head_dim, options_.type, slot);
   }
 }
 
-void AttentionHarness::compress(SequenceId sequence, int begin, int end, const KeptPairs& kept) {
+void AttentionHarness::archive(Content& content, std::span<const int> layers,
+                               const KeptPairs& archived) {
+  const auto dim = static_cast<std::size_t>(options_.head_dim);
+  const int in_block = pages_per_block(options_.type, options_.head_dim);
+  const auto num_pages = static_cast<int>(archived(layers.front(), 0).size()) / kBlockSize;
+  const SequenceId owner = kv_->open();
+  KAREZ_CHECK(kv_->extend(owner, (num_pages + in_block - 1) / in_block * kBlockSize),
+              "the harness' cap is too small");
+  const BlockTableView blocks = kv_->table(owner, windowless_group());
+  for (int page = 0; page < num_pages; ++page) {
+    content.page_blocks.push_back(blocks[static_cast<std::size_t>(page / in_block)]);
+    content.pages.push_back(static_cast<std::uint8_t>(page % in_block));
+  }
+  for (const int layer : layers) {
+    for (int head = 0; head < options_.num_kv_heads; ++head) {
+      const std::vector<int> positions = archived(layer, head);
+      KAREZ_CHECK(static_cast<int>(positions.size()) == num_pages * kBlockSize, "equally many");
+      std::vector<int>& all = content.page_positions[{layer, head}];
+      all.insert(all.end(), positions.begin(), positions.end());
+      const Pairs pairs = pairs_of(content, head, positions);
+      for (int page = 0; page < num_pages; ++page) {
+        const BlockId block = blocks[static_cast<std::size_t>(page / in_block)];
+        std::byte* at = kv_->layer(layer).slot(head, block) +
+                        archive_page_offset(options_.head_dim, page % in_block);
+        const std::size_t first = static_cast<std::size_t>(page * kBlockSize) * dim;
+        write_archive_page(options_.head_dim, at, {&pairs.keys[first], dim},
+                           {&pairs.values[first], dim});
+        if (index_) {
+          index_archive_page(index_->view(layer), head, block, page % in_block, options_.head_dim,
+                             at);
+        }
+      }
+    }
+  }
+}
+
+void AttentionHarness::compress(SequenceId sequence, int begin, int end, const KeptPairs& kept,
+                                const KeptPairs& archived) {
   const int group = windowless_group();
   Content& content = contents_.at(sequence);
   const BlockTableView old = kv_->table(sequence, group);
@@ -312,7 +372,7 @@ void AttentionHarness::compress(SequenceId sequence, int begin, int end, const K
   const BlockTableView packed = kv_->table(owner, group);
   Content infinite;
   infinite.numbers = kInfiniteContent;
-  const std::vector<int> any_positions(std::size_t{kBlockSize}, 0);
+  const Pairs infinities = pairs_of(infinite, 0, std::vector<int>(std::size_t{kBlockSize}, 0));
   for (const int layer : layers) {
     for (int head = 0; head < options_.num_kv_heads; ++head) {
       const std::vector<int> positions = kept(layer, head);
@@ -322,20 +382,24 @@ void AttentionHarness::compress(SequenceId sequence, int begin, int end, const K
         places.push_back(p);
       }
       places.insert(places.end(), positions.begin(), positions.end());
+      const Pairs pairs = pairs_of(content, head, positions);
       for (std::size_t b = 0; b < packed.size(); ++b) {
-        write_pairs(content, layer, head, packed[b],
-                    std::span(positions).subspan(b * std::size_t{kBlockSize}, kBlockSize));
+        write_block(pairs, b * std::size_t{kBlockSize}, layer, head, packed[b]);
       }
       for (const BlockId block : replaced) {
-        write_pairs(infinite, layer, head, block, any_positions);
+        write_block(infinities, 0, layer, head, block);
       }
     }
   }
   content.blocks.insert(content.blocks.end(), packed.begin(), packed.end());
+  if (archived) {
+    archive(content, layers, archived);
+  }
   content.compressed_end = end;
 }
 
-void AttentionHarness::overwrite(SequenceId sequence, int first_place, const KeptPairs& kept) {
+void AttentionHarness::overwrite(SequenceId sequence, int first_place, const KeptPairs& kept,
+                                 bool coded_pairs) {
   const int group = windowless_group();
   const Content& content = contents_.at(sequence);
   const BlockTableView table = kv_->table(sequence, group);
@@ -345,10 +409,13 @@ void AttentionHarness::overwrite(SequenceId sequence, int first_place, const Kep
       for (int& position : positions) {
         position -= content.shift;
       }
+      Pairs pairs = pairs_of(content, head, positions);
+      if (coded_pairs) {
+        pairs = coded(pairs);
+      }
       for (std::size_t b = 0; b < positions.size() / std::size_t{kBlockSize}; ++b) {
-        write_pairs(content, layer, head,
-                    table[static_cast<std::size_t>(first_place / kBlockSize) + b],
-                    std::span(positions).subspan(b * std::size_t{kBlockSize}, kBlockSize));
+        write_block(pairs, b * std::size_t{kBlockSize}, layer, head,
+                    table[static_cast<std::size_t>(first_place / kBlockSize) + b]);
       }
     }
   }
@@ -360,16 +427,29 @@ ReferenceTokens AttentionHarness::packed_tokens(const Content& content, int laye
   const auto dim = static_cast<std::size_t>(options_.head_dim);
   const auto heads = static_cast<std::size_t>(options_.num_kv_heads);
   ReferenceTokens out;
-  for (int place = 0; place < num_places; ++place) {
-    for (std::size_t head = 0; head < heads; ++head) {
-      const std::vector<int>& positions = content.positions.at({layer, static_cast<int>(head)});
-      const auto at = static_cast<std::size_t>(place);
-      const int position = at < positions.size() ? positions[at] : place + content.num_gone();
-      const std::size_t first = (static_cast<std::size_t>(position) * heads + head) * dim;
-      for (std::size_t i = first; i < first + dim; ++i) {
-        out.keys.push_back(tokens.keys[i]);
-        out.values.push_back(tokens.values[i]);
+  out.keys.resize(static_cast<std::size_t>(num_places) * heads * dim);
+  out.values.resize(out.keys.size());
+  for (std::size_t head = 0; head < heads; ++head) {
+    const std::pair<int, int> at{layer, static_cast<int>(head)};
+    const std::vector<int>& kept = content.positions.at(at);
+    const auto pages = content.page_positions.find(at);
+    const Pairs archived = pages == content.page_positions.end()
+                               ? Pairs{}
+                               : coded(pairs_of(content, static_cast<int>(head), pages->second));
+    for (std::size_t place = 0; place < static_cast<std::size_t>(num_places); ++place) {
+      const std::size_t to = (place * heads + head) * dim;
+      const std::size_t page_pair = place - kept.size();
+      if (place >= kept.size() && page_pair < archived.keys.size() / dim) {
+        std::copy_n(&archived.keys[page_pair * dim], dim, &out.keys[to]);
+        std::copy_n(&archived.values[page_pair * dim], dim, &out.values[to]);
+        continue;
       }
+      const std::size_t position = place < kept.size()
+                                       ? static_cast<std::size_t>(kept[place])
+                                       : place + static_cast<std::size_t>(content.num_gone());
+      const std::size_t from = (position * heads + head) * dim;
+      std::copy_n(&tokens.keys[from], dim, &out.keys[to]);
+      std::copy_n(&tokens.values[from], dim, &out.values[to]);
     }
   }
   return out;

@@ -34,6 +34,7 @@ struct HarnessOptions {
   float query_range = 1.0F;  // queries lie in [-range, range]
   float key_range = 1.0F;
   SparseOptions sparse = {};  // with an index, whose kind it names, where it is on
+  bool has_pages = false;     // the index has room for archived pages
 };
 
 // Which of a window's positions a KV head of a layer keeps, in the order in which they are packed:
@@ -65,12 +66,15 @@ class AttentionHarness {
 
   // Puts the kept pairs of positions [begin, end), whole blocks, into new blocks in the place of
   // those, for layers without a window; old blocks that nobody shares are filled with infinities.
-  // The next one of a sequence begins where the last one ended.
-  void compress(SequenceId sequence, int begin, int end, const KeptPairs& kept);
+  // The next window of a sequence begins where the last one ended. archived: pairs that become
+  // archived pages (HarnessOptions::has_pages); those of all windows follow the kept ones.
+  void compress(SequenceId sequence, int begin, int end, const KeptPairs& kept,
+                const KeptPairs& archived = nullptr);
   // Position behind what was compressed.
   int compressed_end(SequenceId sequence) const { return contents_.at(sequence).compressed_end; }
   // Writes those pairs over the ones at first_place of a sequence that was never compressed.
-  void overwrite(SequenceId sequence, int first_place, const KeptPairs& kept);
+  // coded: as they are after a round trip through an archived page.
+  void overwrite(SequenceId sequence, int first_place, const KeptPairs& kept, bool coded = false);
 
   // Extends each sequence, stores its rows and attends, in every layer.
   // Returns [num_layers][rows of all ranges][num_heads * head_dim].
@@ -110,18 +114,31 @@ class AttentionHarness {
   struct Content {
     std::uint32_t numbers = 0;
     int shift = 0;
-    int compressed_end = 0;       // position
-    std::vector<BlockId> blocks;  // the table up to there
-    // Positions at the places of these blocks, by layer and KV head; absent: places themselves.
+    int compressed_end = 0;            // position
+    std::vector<BlockId> blocks;       // the table up to there, but for pages
+    std::vector<BlockId> page_blocks;  // entries behind it
+    std::vector<std::uint8_t> pages;   // of these
+    // By layer and KV head. Absent: places themselves.
     std::map<std::pair<int, int>, std::vector<int>> positions;
+    std::map<std::pair<int, int>, std::vector<int>> page_positions;
 
-    int num_gone() const { return compressed_end - static_cast<int>(blocks.size()) * kBlockSize; }
+    int num_blocks() const { return static_cast<int>(blocks.size() + pages.size()); }
+    int num_gone() const { return compressed_end - num_blocks() * kBlockSize; }
   };
+  // f32 [positions][head_dim] each.
+  struct Pairs {
+    std::vector<float> keys;
+    std::vector<float> values;
+  };
+  Pairs pairs_of(const Content& content, int kv_head, std::span<const int> positions) const;
+  // After a round trip through archived pages. Requires: whole pages.
+  Pairs coded(const Pairs& pairs) const;
+  // Adds whole pages to the sequence.
+  void archive(Content& content, std::span<const int> layers, const KeptPairs& archived);
   void scatter_slots();
   int windowless_group() const;
-  // Of one block of a layer and KV head: position_of[t] is that of its pair t.
-  void write_pairs(const Content& content, int layer, int kv_head, BlockId block,
-                   std::span<const int> position_of);
+  // 16 of the pairs, from first on.
+  void write_block(const Pairs& pairs, std::size_t first, int layer, int kv_head, BlockId block);
   void extend(SequenceId sequence, int num_rows);
   float number(Kind kind, std::uint32_t content, int position, int head, int i) const;
   std::vector<float> row(Kind kind, std::uint32_t content, int position) const;

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "kv/block_layout.h"
@@ -147,6 +149,36 @@ TEST(BlockStore, ALaterRunLeavesItsNeighboursAlone) {
     store(apart, 1, 6);
     store(apart, 7, 9);
     EXPECT_EQ(together.bytes, apart.bytes);
+  }
+}
+
+TEST(BlockStore, KeysAndValuesAreReadBackAsStored) {
+  const auto keys = rows(8);
+  const auto values = rows(9);
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
+    Block block(type);
+    store_in_block(type, kDim, block.bytes.data(), 0, kBlockSize, {keys.data(), kDim},
+                   {values.data(), kDim});
+    std::vector<float> read_keys(keys.size());
+    std::vector<float> read_values(values.size());
+    load_block_keys(type, kDim, block.bytes.data(), read_keys.data());
+    load_block_values(type, kDim, block.bytes.data(), read_values.data());
+    for (int t = 0; t < kBlockSize; ++t) {
+      const auto at = static_cast<std::size_t>(t * kDim);
+      const auto expected = [&](const std::vector<float>& from) {
+        const std::span<const float> row(&from[at], kDim);
+        std::vector<float> out(row.begin(), row.end());
+        if (type == KvType::kBf16) {
+          std::ranges::transform(out, out.begin(), test::through_bf16);
+        }
+        return type == KvType::kQ8_0 ? test::through_q8_0(row) : out;
+      };
+      for (std::size_t i = 0; i < kDim; ++i) {
+        const float tolerance = type == KvType::kQ8_0 ? 3e-6F : 0.0F;
+        EXPECT_NEAR(read_keys[at + i], expected(keys)[i], tolerance);
+        EXPECT_NEAR(read_values[at + i], expected(values)[i], tolerance);
+      }
+    }
   }
 }
 

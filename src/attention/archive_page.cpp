@@ -1,0 +1,179 @@
+#include "attention/archive_page.h"
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "attention/key_rotation.h"
+#include "base/bf16.h"
+
+namespace karez {
+namespace {
+
+constexpr std::size_t kMaxDim = 512;
+constexpr std::size_t kTokens = kBlockSize;
+constexpr std::size_t kWordsOfGroup = 32;
+constexpr std::size_t kGroup = 4 * kWordsOfGroup;  // elements whose nibbles share words
+
+// Step of the uniform quantiser of 16 levels with the least error for a Gaussian of variance 1.
+constexpr float kStep4 = 0.335F;
+constexpr float kMiddle = 7.5F;
+constexpr std::uint8_t kSmallestPositive = 8;
+// Its reciprocal must be finite.
+constexpr float kLeastScale = 2.0F * std::numeric_limits<float>::min();
+
+struct CodedVector {
+  std::array<std::uint8_t, kMaxDim> codes;
+  std::uint16_t scale;  // bf16
+};
+
+// Sixteen sums side by side: the order is fixed, and the compiler may use vectors.
+template <class Term>
+float sum_of(std::size_t count, const Term& term) {
+  constexpr std::size_t kLanes = 16;
+  std::array<float, kLanes> sums{};
+  for (std::size_t i = 0; i < count; i += kLanes) {
+    for (std::size_t j = 0; j < kLanes; ++j) {
+      sums[j] += term(i + j);
+    }
+  }
+  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t j = 0; j < half; ++j) {
+      sums[j] += sums[j + half];
+    }
+  }
+  return sums[0];
+}
+
+bool is_scale(float x) { return std::isfinite(x) && x >= kLeastScale; }
+
+// The nearest level of each coordinate.
+void quantise(std::span<const float> x, float scale, std::array<std::int32_t, kMaxDim>& codes) {
+  const float inverse = 1.0F / scale;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const float at = x[i] * inverse + 8.0F;
+    const float low = at > 0.0F ? at : 0.0F;
+    codes[i] = static_cast<std::int32_t>(low < 15.0F ? low : 15.0F);
+  }
+}
+
+// x is rotated in place. A first step by the root mean square gives codes, these the scale with the
+// least error; it is rounded before the final codes are chosen.
+void code_vector(std::span<float> x, CodedVector& out) {
+  rotate_key(x);
+  out.codes.fill(kSmallestPositive);
+  out.scale = 0;
+  const float mean_square =
+      sum_of(x.size(), [&x](std::size_t i) { return x[i] * x[i]; }) / static_cast<float>(x.size());
+  const float step = kStep4 * std::sqrt(mean_square);
+  if (!is_scale(step)) {
+    return;
+  }
+  std::array<std::int32_t, kMaxDim> codes;
+  quantise(x, step, codes);
+  const auto level = [&codes](std::size_t i) { return static_cast<float>(codes[i]) - kMiddle; };
+  const float dot = sum_of(x.size(), [&](std::size_t i) { return x[i] * level(i); });
+  const float norm = sum_of(x.size(), [&](std::size_t i) { return level(i) * level(i); });
+  const std::uint16_t scale = to_bf16(dot / norm);
+  if (!is_scale(from_bf16(scale))) {
+    return;
+  }
+  quantise(x, from_bf16(scale), codes);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    out.codes[i] = static_cast<std::uint8_t>(codes[i]);
+  }
+  out.scale = scale;
+}
+
+// Nibbles are written into zeros.
+void put_code(std::byte* codes, std::size_t element, std::uint8_t code) {
+  const std::size_t in_group = element % kGroup;
+  const std::size_t word = element / kGroup * kWordsOfGroup + in_group % kWordsOfGroup;
+  const std::size_t bit = 4 * (in_group / kWordsOfGroup);
+  codes[2 * word + bit / 8] |= static_cast<std::byte>(code << bit % 8);
+}
+
+float level_at(const std::byte* codes, std::size_t element) {
+  const std::size_t in_group = element % kGroup;
+  const std::size_t word = element / kGroup * kWordsOfGroup + in_group % kWordsOfGroup;
+  const std::size_t bit = 4 * (in_group / kWordsOfGroup);
+  const auto byte = static_cast<unsigned>(codes[2 * word + bit / 8]);
+  return static_cast<float>(byte >> bit % 8 & 15U) - kMiddle;
+}
+
+// Where coordinate i of token t stands among the keys or the values.
+std::size_t key_element(int /*head_dim*/, int t, int i) {
+  return BlockLayout::key_index(KvType::kBf16, t, i);
+}
+std::size_t value_element(int head_dim, int t, int i) {
+  return BlockLayout::value_index(KvType::kBf16, head_dim, t, i);
+}
+
+template <class ElementOf>
+void write_half(int head_dim, std::byte* codes, std::byte* scales, TokenRows rows,
+                const ElementOf& element_of) {
+  const auto dim = static_cast<std::size_t>(head_dim);
+  std::memset(codes, 0, kTokens * dim / 2);
+  alignas(64) std::array<float, kMaxDim> buffer;
+  CodedVector coded;
+  for (int t = 0; t < kBlockSize; ++t) {
+    std::memcpy(buffer.data(), rows.data + static_cast<std::size_t>(t) * rows.row_stride,
+                dim * sizeof(float));
+    code_vector(std::span(buffer).first(dim), coded);
+    for (int i = 0; i < head_dim; ++i) {
+      put_code(codes, element_of(head_dim, t, i), coded.codes[static_cast<std::size_t>(i)]);
+    }
+    std::memcpy(scales + static_cast<std::size_t>(t) * sizeof coded.scale, &coded.scale,
+                sizeof coded.scale);
+  }
+}
+
+template <class ElementOf>
+void decode_half(int head_dim, const std::byte* codes, const std::byte* scales, float* out,
+                 const ElementOf& element_of) {
+  for (int t = 0; t < kBlockSize; ++t) {
+    std::uint16_t scale;
+    std::memcpy(&scale, scales + static_cast<std::size_t>(t) * sizeof scale, sizeof scale);
+    float* row = out + t * head_dim;
+    for (int i = 0; i < head_dim; ++i) {
+      row[i] = level_at(codes, element_of(head_dim, t, i)) * from_bf16(scale);
+    }
+    rotate_key_back({row, static_cast<std::size_t>(head_dim)});
+  }
+}
+
+}  // namespace
+
+void write_archive_page(int head_dim, std::byte* page, TokenRows keys, TokenRows values) {
+  const ArchiveLayout layout = ArchiveLayout::of(head_dim);
+  write_half(head_dim, page + layout.keys_offset, page + layout.key_scales_offset, keys,
+             key_element);
+  write_half(head_dim, page + layout.values_offset, page + layout.value_scales_offset, values,
+             value_element);
+}
+
+void decode_archive_page(int head_dim, const std::byte* page, float* keys, float* values) {
+  const ArchiveLayout layout = ArchiveLayout::of(head_dim);
+  if (keys != nullptr) {
+    decode_half(head_dim, page + layout.keys_offset, page + layout.key_scales_offset, keys,
+                key_element);
+  }
+  if (values != nullptr) {
+    decode_half(head_dim, page + layout.values_offset, page + layout.value_scales_offset, values,
+                value_element);
+  }
+}
+
+void index_archive_page(const KeyIndexView& index, int kv_head, BlockId block, int page,
+                        int head_dim, const std::byte* page_bytes) {
+  alignas(64) std::array<float, kTokens * kMaxDim> keys;
+  decode_archive_page(head_dim, page_bytes, keys.data(), nullptr);
+  index_whole_block(index.kind(), head_dim, index.page_record(kv_head, block, page),
+                    index.has_coarse() ? index.coarse_page_record(kv_head, block, page) : nullptr,
+                    keys.data(), index.centre(kv_head, head_dim));
+}
+
+}  // namespace karez
