@@ -94,6 +94,7 @@ class GgmlModelRunner final : public ModelRunner {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       times_.attention_read_bytes += attention_->planned_read_bytes(layer);
       times_.index_read_bytes += attention_->planned_index_bytes(layer);
+      archived_pages_read_ += attention_->planned_archived_pages(layer);
     }
     rows_since_give_back_ += batch.tokens.size();
     if (rows_since_give_back_ >= kRowsPerGiveBack) {
@@ -115,6 +116,7 @@ class GgmlModelRunner final : public ModelRunner {
   }
 
   StepTimes take_step_times() override { return std::exchange(times_, {}); }
+  std::int64_t archived_pages_read() const override { return archived_pages_read_; }
   std::vector<RecallSample> take_recall() override { return attention_->take_recall(); }
 
  private:
@@ -167,6 +169,7 @@ class GgmlModelRunner final : public ModelRunner {
   std::list<StepGraph> graphs_;
   std::vector<std::int32_t> positions_;
   StepTimes times_;
+  std::int64_t archived_pages_read_ = 0;
   std::size_t rows_since_give_back_ = 0;
 };
 
