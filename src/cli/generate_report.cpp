@@ -175,6 +175,7 @@ std::string to_json(const GenerateReport& report) {
                           {"pairs_brought_back", c.pairs_brought_back},
                           {"bytes_saved", c.bytes_saved},
                           {"query_bytes", c.query_bytes},
+                          {"longest_seconds", c.longest_seconds},
                           {"seconds", c.seconds}};
   }
   // A file name need not be UTF-8.

@@ -334,7 +334,9 @@ WindowCompressor::Outcome WindowCompressor::work(const CompressionTask& task, in
   } else if (outcome == Outcome::kLost) {
     window = {};
   }
-  counters_.seconds += std::chrono::duration<double>(SteadyClock::now() - begin).count();
+  const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
+  counters_.seconds += seconds;
+  counters_.longest_seconds = std::max(counters_.longest_seconds, seconds);
   return outcome;
 }
 
