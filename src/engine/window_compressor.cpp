@@ -93,6 +93,7 @@ bool WindowCompressor::give_back_slots(SequenceId sequence) {
     return false;
   }
   found->second->window.kept_blocks.release();
+  found->second->window.archived_blocks.release();
   found->second->window.packed = 0;
   return true;
 }
