@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "base/bytes.h"
 #include "cli/bench_progress.h"
 #include "cli/commands.h"
+#include "cli/eval_generate_flags.h"
 #include "cli/report.h"
 #include "cli/sparse_flags.h"
 #include "cli/text_file.h"
@@ -31,12 +33,15 @@ constexpr std::size_t kMaxTextBytes = 256 * kMiB;
 struct EvalFlags {
   EvalOptions options;
   std::vector<std::string> text_paths;
-  std::vector<std::string> kv_modes = {"sparse"};
+  std::vector<std::string> kv_modes;  // empty: sparse; with --generate dense
   std::vector<int> token_budgets = {512, 1024, 2048};
   std::vector<std::string> block_indexes = {"r2"};
   std::vector<std::string> kv_types = {"bf16"};
   std::string reference_type;
   SparseFlags selection;  // budget and index are in the lists above
+  std::optional<int> decode_tokens;
+  std::optional<int> recall_stride;
+  EvalGenerateFlags generate;
   std::string key_centre = "built-in";
   std::string filler_path;
   std::string json_path;
@@ -69,7 +74,9 @@ Expected<bool> parse_is_sparse(std::string_view name) {
 
 // The cross product; of a dense mode there is one for each KV type.
 Expected<std::vector<EvalMode>> modes_of(const EvalFlags& flags) {
-  const auto kv_modes = parse_all<bool>("--kv-mode", flags.kv_modes, parse_is_sparse);
+  const std::vector<std::string> default_modes = {is_given(flags.generate) ? "dense" : "sparse"};
+  const auto kv_modes = parse_all<bool>(
+      "--kv-mode", flags.kv_modes.empty() ? default_modes : flags.kv_modes, parse_is_sparse);
   const auto types = parse_all<KvType>("-ctk", flags.kv_types, parse_kv_type);
   const auto indexes =
       parse_all<KeyIndexKind>("--block-index", flags.block_indexes, parse_key_index_kind);
@@ -97,6 +104,22 @@ Expected<std::vector<EvalMode>> modes_of(const EvalFlags& flags) {
   return modes;
 }
 
+// Each mode in each of the ways to compress; as they are if there is none.
+std::vector<EvalMode> compressed(const std::vector<EvalMode>& modes,
+                                 const std::vector<CompressionOptions>& compressions) {
+  if (compressions.empty()) {
+    return modes;
+  }
+  std::vector<EvalMode> all;
+  for (EvalMode mode : modes) {
+    for (const CompressionOptions& compression : compressions) {
+      mode.compression = compression;
+      all.push_back(mode);
+    }
+  }
+  return all;
+}
+
 Expected<EvalText> read_text(const std::string& path) {
   auto text = read_text_file(path, kMaxTextBytes);
   if (!text) {
@@ -111,7 +134,19 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
   if (!modes) {
     return fail(modes.error());
   }
-  options.modes = std::move(*modes);
+  const auto compressions = compressions_of(flags.generate);
+  if (!compressions) {
+    return fail(compressions.error());
+  }
+  const bool is_generated = is_given(flags.generate);
+  if (is_generated && flags.recall_stride.value_or(0) != 0) {
+    return fail(StatusCode::kInvalidArgument, "--recall-stride has no effect with --generate");
+  }
+  if (is_generated && !flags.generate.generated_tokens.empty()) {
+    options.generated_tokens = flags.generate.generated_tokens.front();
+  }
+  options.modes = compressed(*modes, *compressions);
+  options.decode_tokens = flags.decode_tokens.value_or(is_generated ? 1024 : 256);
   if (!flags.reference_type.empty()) {
     const auto type = parse_kv_type(flags.reference_type);
     if (!type) {
@@ -128,12 +163,12 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
     }
     options.sparse = *sparse;
   }
-  options.sparse.recall_stride = flags.options.sparse.recall_stride;
+  options.sparse.recall_stride = flags.recall_stride.value_or(is_generated ? 0 : 16);
   const bool has_sparse = std::any_of(options.modes.begin(), options.modes.end(),
                                       [](const EvalMode& mode) { return mode.is_sparse; });
-  if (!flags.plot_path.empty() && !has_sparse) {
+  if (!flags.plot_path.empty() && !has_sparse && !is_generated) {
     return fail(StatusCode::kInvalidArgument,
-                "--plot shows loss against budget and needs --kv-mode sparse");
+                "--plot shows loss against budget and needs --kv-mode sparse or --generate");
   }
   if (flags.key_centre == "built-in") {
     options.key_centre = {"built-in text", std::string(key_centre_text())};
@@ -225,7 +260,6 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   EvalOptions& options = flags->options;
   options.num_threads =
       std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
-  options.sparse.recall_stride = 16;
 
   CLI::App* eval = app.add_subcommand(
       "eval", "Measure what a KV mode costs in quality against dense attention on the same text.");
@@ -235,10 +269,12 @@ void add_eval_command(CLI::App& app, int& exit_code) {
                    "Tokens of a text that are used, from its begin (7904, or the model's context)")
       ->delimiter(',')
       ->check(CLI::Range(2, kMaxTokens));
-  eval->add_option("--decode-tokens", options.decode_tokens,
-                   "The last of them are decoded in the KV mode (256)")
+  eval->add_option("--decode-tokens", flags->decode_tokens,
+                   "The last of them are decoded in the KV mode and compared (256; with --generate "
+                   "1024)")
       ->check(CLI::Range(1, kMaxTokens));
-  eval->add_option("--kv-mode", flags->kv_modes, "dense, sparse (sparse)")->delimiter(',');
+  eval->add_option("--kv-mode", flags->kv_modes, "dense, sparse (sparse; with --generate dense)")
+      ->delimiter(',');
   eval->add_option("--token-budget", flags->token_budgets,
                    "Tokens that a row attends to in each KV head (512,1024,2048)")
       ->delimiter(',')
@@ -267,7 +303,7 @@ void add_eval_command(CLI::App& app, int& exit_code) {
                  "Texts with one number hidden in it, at five depths, for each length");
   eval->add_option("--filler", flags->filler_path, "Where numbers are hidden (the first --file)");
   eval->add_option("--seed", options.seed, "Of the hidden numbers (1)");
-  eval->add_option("--recall-stride", options.sparse.recall_stride,
+  eval->add_option("--recall-stride", flags->recall_stride,
                    "Measure the attention mass recalled at every so many positions; 0: not (16)")
       ->check(CLI::Range(0, kMaxTokens));
   eval->add_option("-t,--threads", options.num_threads, "Threads (all processors)")
@@ -275,8 +311,11 @@ void add_eval_command(CLI::App& app, int& exit_code) {
   eval->add_option("--ubatch-size", options.step_tokens,
                    "Prompt tokens computed at once (-ub; 512)")
       ->check(CLI::Range(1, kMaxTokens));
+  add_eval_generate_flags(*eval, flags->generate);
   eval->add_option("--json", flags->json_path, "Write all figures to this file");
-  eval->add_option("--plot", flags->plot_path, "Draw loss against budget into this SVG file");
+  eval->add_option(
+      "--plot", flags->plot_path,
+      "Draw loss against budget, or with --generate against KV bytes, into this SVG file");
   eval->callback([flags, &exit_code] { exit_code = run(*flags); });
 }
 

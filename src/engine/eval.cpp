@@ -4,22 +4,21 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <list>
 #include <map>
 #include <memory>
 #include <span>
 #include <utility>
 
+#include "engine/eval_corpus.h"
+#include "engine/eval_generate.h"
+#include "engine/eval_runners.h"
 #include "engine/eval_store.h"
 #include "engine/key_centres.h"
-#include "model/ggml_model_runner.h"
 #include "model/gguf_file.h"
 #include "model/tokenizer.h"
 
 namespace karez {
 namespace {
-
-constexpr int kDefaultLength = 7904;
 
 std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
@@ -34,156 +33,14 @@ int prompt_tokens(const EvalDocument& document) {
   return static_cast<int>(document.tokens.size()) - 1 - document.num_decoded;
 }
 
-Expected<std::vector<TokenId>> tokens_of(const EvalText& text, const Tokenizer& tokenizer) {
-  auto tokens = tokenizer.tokenize(text.text, /*add_special=*/true, /*parse_special=*/false);
-  if (!tokens) {
-    return fail(tokens.error().code(), fmt::format("{}: {}", text.name, tokens.error().message()));
-  }
-  return tokens;
-}
-
-Expected<void> check_lengths(const std::vector<int>& lengths, int decode_tokens,
-                             const ModelConfig& config) {
-  for (const int length : lengths) {
-    if (length > config.context_length) {
-      return fail(StatusCode::kInvalidArgument,
-                  fmt::format("--length is {}; the model has a context of {} tokens", length,
-                              config.context_length));
-    }
-    if (length < decode_tokens + 2) {
-      return fail(StatusCode::kInvalidArgument,
-                  fmt::format("--length is {}; with --decode-tokens {} it has to be {} at least",
-                              length, decode_tokens, decode_tokens + 2));
-    }
-  }
-  return {};
-}
-
-Expected<std::vector<EvalDocument>> make_documents(const EvalOptions& options,
-                                                   const std::vector<int>& lengths,
-                                                   const Tokenizer& tokenizer) {
-  std::vector<EvalDocument> documents;
-  const auto name_of = [&](const std::string& name, int length) {
-    return lengths.size() > 1 ? fmt::format("{} {}", name, length) : name;
-  };
-  for (const EvalText& text : options.texts) {
-    const auto tokens = tokens_of(text, tokenizer);
-    if (!tokens) {
-      return fail(tokens.error());
-    }
-    for (const int length : lengths) {
-      if (tokens->size() < static_cast<std::size_t>(length)) {
-        return fail(StatusCode::kInvalidArgument,
-                    fmt::format("{} has {} tokens; {} are needed (--length)", text.name,
-                                tokens->size(), length));
-      }
-      documents.push_back({.name = name_of(text.name, length),
-                           .kind = DocumentKind::kText,
-                           .tokens = {tokens->begin(), tokens->begin() + length},
-                           .num_decoded = options.decode_tokens,
-                           .needles = {}});
-    }
-  }
-  if (options.num_needles == 0 && !options.pass_key) {
-    return documents;
-  }
-  const auto filler = tokens_of(options.filler, tokenizer);
-  if (!filler) {
-    return fail(filler.error());
-  }
-  const DocumentVocabulary vocabulary = {
-      [&](std::string_view text) { return tokenizer.tokenize(text, false, false); },
-      [&](TokenId token) { return tokenizer.piece(token, false); }};
-  const auto plant = [&](const std::string& name, int length, int min_decoded,
-                         const NeedleOptions& needles) -> Expected<void> {
-    auto document = plant_needles(name, *filler, length, min_decoded, needles, vocabulary);
-    if (!document) {
-      return fail(document.error().code(),
-                  fmt::format("{} in {}", document.error().message(), options.filler.name));
-    }
-    documents.push_back(std::move(*document));
-    return {};
-  };
-  for (const int length : lengths) {
-    if (options.num_needles > 0) {
-      auto planted = plant(name_of("needles", length), length, options.decode_tokens,
-                           {.count = options.num_needles, .seed = options.seed});
-      if (!planted) {
-        return fail(planted.error());
-      }
-    }
-    for (const double depth : kPassKeyDepths) {
-      if (!options.pass_key) {
-        break;
-      }
-      auto planted = plant(fmt::format("pass key {} {:.0f} %", length, depth * 100), length, 1,
-                           {.kind = DocumentKind::kPassKey,
-                            .count = 1,
-                            .first_depth = depth,
-                            .last_depth = depth,
-                            .seed = options.seed});
-      if (!planted) {
-        return fail(planted.error());
-      }
-    }
-  }
-  return documents;
-}
-
-// Loaded models with their options, few enough to stay small.
-class RunnerCache {
- public:
-  RunnerCache(const EvalOptions& options, std::int64_t weight_bytes)
-      : options_(options), weight_bytes_(std::max<std::int64_t>(weight_bytes, 1)) {}
-
-  // Valid until the second next call. Fails: as load_model().
-  Expected<ModelRunner*> runner_of(const EvalMode& mode) {
-    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-      if (entry->mode == mode) {
-        entries_.splice(entries_.begin(), entries_, entry);
-        return entries_.front().runner.get();
-      }
-    }
-    // A mode and its reference at once, and more of them if they are small.
-    constexpr std::int64_t kKeptBytes = std::int64_t{2} << 30;
-    const auto most =
-        static_cast<std::size_t>(std::max<std::int64_t>(2, kKeptBytes / weight_bytes_));
-    while (entries_.size() >= most) {
-      entries_.pop_back();
-    }
-    ModelRunnerOptions runner_options;
-    runner_options.num_threads = options_.num_threads;
-    runner_options.kv_type = mode.kv_type;
-    if (mode.is_sparse) {
-      runner_options.sparse = options_.sparse;
-      runner_options.sparse.token_budget = mode.token_budget;
-      runner_options.sparse.block_index = mode.block_index;
-    }
-    auto runner = load_model(options_.model_path, runner_options);
-    if (!runner) {
-      return fail(runner.error());
-    }
-    entries_.push_front({mode, std::move(*runner)});
-    return entries_.front().runner.get();
-  }
-
- private:
-  struct Entry {
-    EvalMode mode;
-    std::unique_ptr<ModelRunner> runner;
-  };
-  const EvalOptions& options_;
-  std::int64_t weight_bytes_;
-  std::list<Entry> entries_;  // most recently used first
-};
-
 // The prompt of the document at hand in a store of its own, up to the last border of a block.
 struct Prompt {
   EvalStore store;
   std::optional<EvalSequence> sequence;
 };
 
-// Modes that share a prompt: those of one KV type and block index.
+// Modes that share a prompt: those of one KV type and block index. If they compress: modes that run
+// side by side.
 struct ModeGroup {
   KvType kv_type;
   std::optional<KeyIndexKind> index;
@@ -208,17 +65,19 @@ std::vector<ModeGroup> group_modes(const std::vector<EvalMode>& modes) {
 class Evaluation {
  public:
   Evaluation(const EvalOptions& options, const EvalProgress& progress)
-      : options_(options), progress_(progress), groups_(group_modes(options.modes)) {}
+      : options_(options), progress_(progress) {}
 
   Expected<EvalReport> run() {
     if (auto ready = prepare(); !ready) {
       return fail(ready.error());
     }
-    RunnerCache runners(options_, config_.weight_bytes);
+    EvalRunners runners(options_, config_.weight_bytes);
     runners_ = &runners;
     for (const EvalDocument& document : documents_) {
       for (const ModeGroup& group : groups_) {
-        if (auto done = run_group(document, group); !done) {
+        auto done =
+            is_generated(options_) ? run_generated(document, group) : run_group(document, group);
+        if (!done) {
           return fail(done.error());
         }
       }
@@ -238,18 +97,15 @@ class Evaluation {
       return fail(config.error());
     }
     config_ = std::move(*config);
-    std::vector<int> lengths = options_.lengths;
-    if (lengths.empty()) {
-      lengths = {std::min(kDefaultLength, config_.context_length)};
-    }
-    if (auto fit = check_lengths(lengths, options_.decode_tokens, config_); !fit) {
-      return fit;
+    const auto lengths = document_lengths(options_, config_);
+    if (!lengths) {
+      return fail(lengths.error());
     }
     const auto tokenizer = Tokenizer::load(options_.model_path);
     if (!tokenizer) {
       return fail(tokenizer.error());
     }
-    auto documents = make_documents(options_, lengths, **tokenizer);
+    auto documents = make_documents(options_, *lengths, **tokenizer);
     if (!documents) {
       return fail(documents.error());
     }
@@ -264,6 +120,7 @@ class Evaluation {
       centre_tokens_ = std::move(*tokens);
     }
     prepare_report();
+    groups_ = is_generated(options_) ? groups_side_by_side() : group_modes(options_.modes);
     for (const EvalDocument& document : documents_) {
       for (const ModeGroup& group : groups_) {
         total_cost_ += group_cost(document, group);
@@ -299,7 +156,41 @@ class Evaluation {
     return options_.reference_type.value_or(mode_type);
   }
 
+  // Of modes with one runner, as many as are small together while the longest document is read.
+  std::vector<ModeGroup> groups_side_by_side() const {
+    constexpr std::int64_t kKvBytes = std::int64_t{3} << 29;
+    int length = 0;
+    for (const EvalDocument& document : documents_) {
+      length = std::max(length, static_cast<int>(document.tokens.size()));
+    }
+    std::vector<ModeGroup> groups;
+    std::vector<std::int64_t> bytes;  // of each group
+    for (std::size_t i = 0; i < options_.modes.size(); ++i) {
+      const EvalMode& mode = options_.modes[i];
+      const std::int64_t needed =
+          generated_kv_bytes(config_, mode, tokens_before_generated(options_, length), length);
+      std::size_t group = 0;
+      while (group < groups.size() &&
+             (!share_a_runner(options_.modes[groups[group].modes.front()], mode) ||
+              bytes[group] + needed > kKvBytes)) {
+        ++group;
+      }
+      if (group == groups.size()) {
+        groups.push_back(
+            {mode.kv_type, mode.is_sparse ? std::optional(mode.block_index) : std::nullopt, {}});
+        bytes.push_back(0);
+      }
+      groups[group].modes.push_back(i);
+      bytes[group] += needed;
+    }
+    return groups;
+  }
+
   double group_cost(const EvalDocument& document, const ModeGroup& group) const {
+    if (is_generated(options_)) {
+      return static_cast<double>(1 + group.modes.size()) *
+             row_cost(0, static_cast<int>(document.tokens.size()) - 1);
+    }
     const int prompt = prompt_tokens(document);
     const double prompts = group.kv_type == reference_type(group.kv_type) ? 1 : 2;
     return prompts * row_cost(0, prompt) + 2.0 * static_cast<double>(group.modes.size()) *
@@ -339,6 +230,49 @@ class Evaluation {
       if (auto done = run_mode(document, mode, prompt, reference); !done) {
         return done;
       }
+    }
+    return {};
+  }
+
+  Expected<void> run_generated(const EvalDocument& document, const ModeGroup& group) {
+    const EvalMode& first = options_.modes[group.modes.front()];
+    const KvType reference_type = this->reference_type(group.kv_type);
+    auto runner = runners_->runner_of(first);
+    // The same runner where it can be.
+    auto reference = runners_->runner_of({.kv_type = reference_type});
+    if (!runner || !reference) {
+      return fail(runner ? reference.error() : runner.error());
+    }
+    std::vector<EvalMode> modes;
+    for (const std::size_t mode : group.modes) {
+      modes.push_back(options_.modes[mode]);
+    }
+    const std::string what = fmt::format("{}: {} ways to compress", document.name, modes.size());
+    GenerateSetup setup{
+        .modes = modes,
+        .runner = *runner,
+        .reference_runner = *reference,
+        .reference_type = reference_type,
+        .prompt_tokens =
+            tokens_before_generated(options_, static_cast<int>(document.tokens.size())),
+        .step_tokens = options_.step_tokens,
+        .key_centres = {},
+        .on_rows = [&](int begin, int end) {
+          report_progress(what, static_cast<double>(1 + modes.size()) * row_cost(begin, end));
+        }};
+    if (group.index && codes_tokens(*group.index)) {
+      auto centres = centres_of(**runner, group.kv_type);
+      if (!centres) {
+        return fail(centres.error());
+      }
+      setup.key_centres = std::move(*centres);
+    }
+    auto results = eval_generated(document, setup);
+    if (!results) {
+      return fail(results.error());
+    }
+    for (std::size_t i = 0; i < modes.size(); ++i) {
+      report_.modes[group.modes[i]].documents.push_back(std::move((*results)[i]));
     }
     return {};
   }
@@ -415,12 +349,9 @@ class Evaluation {
       }
     }
 
-    EvalDocumentResult& out = result.documents.emplace_back();
-    out.name = document.name;
-    out.kind = document.kind;
-    out.length_tokens = static_cast<int>(document.tokens.size());
+    std::vector<RowComparison> rows;
     const std::string what = fmt::format("{}: {}", document.name, to_string(mode));
-    const int rows_at_once = rows_of_step();
+    const int rows_at_once = rows_with_logits(config_.vocab_size);
     for (int begin = first; begin < first + document.num_decoded; begin += rows_at_once) {
       const int count = std::min(rows_at_once, first + document.num_decoded - begin);
       const auto tokens = tokens_at(document, begin, count);
@@ -435,36 +366,13 @@ class Evaluation {
       if (!logits) {
         return fail(logits.error());
       }
-      compare(tokens_at(document, begin + 1, count), *logits, out.rows);
+      compare_rows(reference_logits_, *logits, tokens_at(document, begin + 1, count), rows);
       report_progress(what, 2 * row_cost(begin, begin + count));
     }
     const auto recall = (*runner)->take_recall();
     result.recall.insert(result.recall.end(), recall.begin(), recall.end());
-    for (const Needle& needle : document.needles) {
-      NeedleResult& found = out.needles.emplace_back();
-      found.depth = needle.depth;
-      for (const int position : needle.answer_positions) {
-        found.tokens.push_back(out.rows[static_cast<std::size_t>(position - 1 - first)]);
-      }
-    }
+    result.documents.push_back(document_result(document, std::move(rows)));
     return {};
-  }
-
-  void compare(std::span<const TokenId> targets, std::span<const float> logits,
-               std::vector<RowComparison>& rows) const {
-    const auto vocab = static_cast<std::size_t>(config_.vocab_size);
-    for (std::size_t row = 0; row < targets.size(); ++row) {
-      rows.push_back(compare_row(std::span(reference_logits_).subspan(row * vocab, vocab),
-                                 logits.subspan(row * vocab, vocab), targets[row]));
-    }
-  }
-
-  // So many that their logits stay small.
-  int rows_of_step() const {
-    constexpr std::int64_t kLogitBytes = 16 << 20;
-    constexpr std::int64_t kMostRows = 64;
-    return static_cast<int>(std::clamp<std::int64_t>(
-        kLogitBytes / (std::int64_t{config_.vocab_size} * 4), 1, kMostRows));
   }
 
   static std::span<const TokenId> tokens_at(const EvalDocument& document, int begin, int count) {
@@ -479,7 +387,7 @@ class Evaluation {
   std::vector<EvalDocument> documents_;
   std::vector<TokenId> centre_tokens_;
   std::map<KvType, std::vector<float>> centres_;
-  RunnerCache* runners_ = nullptr;
+  EvalRunners* runners_ = nullptr;
   EvalReport report_;
   std::vector<float> reference_logits_;  // [rows of the step][vocab]
   double total_cost_ = 0;

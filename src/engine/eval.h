@@ -6,6 +6,9 @@
 // row's result does not depend on the rows beside it. Logits are compared as they come, so memory
 // does not grow with the vocabulary times the text.
 //
+// Modes that compress (EvalMode::compression) are decoded from the begin of what counts as
+// generated and held against dense attention at the end of it (eval_generate.h).
+//
 // Thread: one caller.
 #pragma once
 
@@ -31,9 +34,12 @@ struct EvalText {
 struct EvalOptions {
   std::string model_path;
   std::vector<EvalText> texts;
-  std::vector<int> lengths;              // tokens of a document; empty: 7904 or the model's context
-  int decode_tokens = 256;               // of them, the last ones
-  std::vector<EvalMode> modes;           // at least one
+  std::vector<int> lengths;  // tokens of a document; empty: 7904 or the model's context
+  int decode_tokens = 256;   // of them, the last ones, which are compared
+  // At least one. All compress or none does; those that do have the same window and recent tokens.
+  std::vector<EvalMode> modes;
+  // If modes compress: so many of the last tokens count as generated; 0: all but the first 64.
+  int generated_tokens = 0;
   std::optional<KvType> reference_type;  // of dense attention; none: that of the mode
   SparseOptions sparse;  // of all sparse modes; their budget and index come from the mode
 
@@ -56,7 +62,7 @@ inline constexpr double kPassKeyDepths[] = {0.0, 0.25, 0.5, 0.75, 1.0};
 using EvalProgress = std::function<void(std::string_view what, double done)>;
 
 // Fails: kInvalidArgument for a length beyond the model's context or a text that is too short, with
-//        the figures that are needed; else as plant_needles(), load_model() and
+//        the figures that are needed; else as plant_needles(), load_model(), eval_generated() and
 //        KVCacheManager::create().
 Expected<EvalReport> run_eval(const EvalOptions& options, const EvalProgress& progress);
 

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/check.h"
+#include "engine/eval_compression_report.h"
 #include "engine/line_plot.h"
 
 namespace karez {
@@ -77,12 +79,20 @@ nlohmann::json mode_to_json(const EvalModeResult& result, int num_layers) {
     json["block_index"] = karez::to_string(mode.block_index);
     json["index_share_of_kv"] = result.index_share;
   }
+  if (mode.compression) {
+    json["compression"] = to_json(*mode.compression);
+    json["compressed"] = to_json(result.compressed());
+  }
   json["documents"] = nlohmann::json::array();
   for (const EvalDocumentResult& document : result.documents) {
     nlohmann::json entry = {{"name", document.name},
                             {"kind", to_string(document.kind)},
                             {"length_tokens", document.length_tokens},
                             {"figures", figures_to_json(summarise(document.rows))}};
+    if (document.compressed) {
+      entry["prompt_tokens"] = document.prompt_tokens;
+      entry["compressed"] = to_json(*document.compressed);
+    }
     if (!document.needles.empty()) {
       entry["needles"] = needles_to_json(document.needles);
     }
@@ -115,11 +125,18 @@ class TableWriter {
   explicit TableWriter(const EvalReport& report) : report_(report) {}
 
   std::string write() {
-    add("{}: recent window {}, sink {}, dense layers {}, one selection for each {}, key centre: "
-        "{}\n\n",
-        report_.model, report_.recent_window, report_.sink_tokens, report_.dense_layers,
-        report_.select_per, report_.key_centre.empty() ? "zero" : report_.key_centre);
-    quality();
+    for (const EvalModeResult& result : report_.modes) {
+      mode_width_ = std::max(mode_width_, to_string(result.mode).size());
+    }
+    if (report_.modes.front().mode.compression) {
+      text_ += compression_table(report_);
+    } else {
+      add("{}: recent window {}, sink {}, dense layers {}, one selection for each {}, key centre: "
+          "{}\n\n",
+          report_.model, report_.recent_window, report_.sink_tokens, report_.dense_layers,
+          report_.select_per, report_.key_centre.empty() ? "zero" : report_.key_centre);
+      quality();
+    }
     by_depth();
     pass_keys();
     recall();
@@ -179,7 +196,7 @@ class TableWriter {
     if (report_.modes.front().needles(DocumentKind::kNeedles).empty()) {
       return;
     }
-    add("\nNeedles found by depth (dense)\n{:<22}", "mode");
+    add("\nNeedles found by depth (dense)\n{:<{}}", "mode", mode_width_);
     for (int bin = 0; bin < kDepthBins; ++bin) {
       add(" {:>13}", fmt::format("{}-{} %", bin * 100 / kDepthBins, (bin + 1) * 100 / kDepthBins));
     }
@@ -189,7 +206,7 @@ class TableWriter {
       for (NeedleResult& needle : result.needles(DocumentKind::kNeedles)) {
         bins[static_cast<std::size_t>(depth_bin(needle.depth))].push_back(std::move(needle));
       }
-      add("{:<22}", to_string(result.mode));
+      add("{:<{}}", to_string(result.mode), mode_width_);
       for (const std::vector<NeedleResult>& bin : bins) {
         const NeedleFigures found = summarise_needles(bin);
         add(" {:>13}",
@@ -212,7 +229,7 @@ class TableWriter {
         if (!std::exchange(has_title, true)) {
           add("\nPass key by context length and depth: found (dense), loss of its tokens\n");
         }
-        add("{:<22} {:>7}", to_string(result.mode), length);
+        add("{:<{}} {:>7}", to_string(result.mode), mode_width_, length);
         for (const EvalDocumentResult* document : documents) {
           const NeedleResult& key = document->needles.front();
           add(" | {:.0f} %: {} ({}) {:+.3f}", key.depth * 100, key.is_recalled() ? "yes" : "no",
@@ -254,15 +271,73 @@ class TableWriter {
   }
 
   const EvalReport& report_;
+  std::size_t mode_width_ = 22;
   std::string text_;
 };
+
+LinePlot budget_plot(const EvalReport& report) {
+  LinePlot plot{.title = fmt::format("What a token budget costs, {}", report.model),
+                .x_label = "token budget",
+                .y_label = "loss over dense attention, nats a token",
+                .log_x = true,
+                .prefer_log_y = true,
+                .lines = {}};
+  for (const EvalModeResult& result : report.modes) {
+    if (!result.mode.is_sparse) {
+      continue;
+    }
+    const std::string label = fmt::format("{}, {}", karez::to_string(result.mode.block_index),
+                                          karez::to_string(result.mode.kv_type));
+    auto line = std::find_if(plot.lines.begin(), plot.lines.end(),
+                             [&](const PlotLine& known) { return known.label == label; });
+    if (line == plot.lines.end()) {
+      line = plot.lines.insert(line, {label, {}});
+    }
+    const EvalFigures total = result.total();
+    line->points.push_back(
+        {static_cast<double>(result.mode.token_budget), total.loss, total.loss_standard_error});
+  }
+  return plot;
+}
 
 }  // namespace
 
 std::string to_string(const EvalMode& mode) {
-  return mode.is_sparse ? fmt::format("sparse {} {} {}", karez::to_string(mode.block_index),
-                                      mode.token_budget, karez::to_string(mode.kv_type))
-                        : fmt::format("dense {}", karez::to_string(mode.kv_type));
+  const std::string name = mode.is_sparse
+                               ? fmt::format("sparse {} {} {}", karez::to_string(mode.block_index),
+                                             mode.token_budget, karez::to_string(mode.kv_type))
+                               : fmt::format("dense {}", karez::to_string(mode.kv_type));
+  return mode.compression ? fmt::format("{} {}", name, to_string(*mode.compression)) : name;
+}
+
+bool share_a_runner(const EvalMode& a, const EvalMode& b) {
+  return a.kv_type == b.kv_type && a.is_sparse == b.is_sparse &&
+         (!a.is_sparse || (a.token_budget == b.token_budget && a.block_index == b.block_index));
+}
+
+double CompressedRun::kv_share() const {
+  return dense_kv_bytes == 0 ? 0
+                             : static_cast<double>(kv_bytes) / static_cast<double>(dense_kv_bytes);
+}
+
+EvalDocumentResult document_result(const EvalDocument& document, std::vector<RowComparison> rows) {
+  KAREZ_CHECK(rows.size() == static_cast<std::size_t>(document.num_decoded),
+              "a row for each decoded token");
+  EvalDocumentResult result;
+  result.name = document.name;
+  result.kind = document.kind;
+  result.length_tokens = static_cast<int>(document.tokens.size());
+  for (const Needle& needle : document.needles) {
+    NeedleResult& found = result.needles.emplace_back();
+    found.depth = needle.depth;
+    // The row before a token predicts it.
+    const int first = result.length_tokens - document.num_decoded;
+    for (const int position : needle.answer_positions) {
+      found.tokens.push_back(rows[static_cast<std::size_t>(position - first)]);
+    }
+  }
+  result.rows = std::move(rows);
+  return result;
 }
 
 bool NeedleResult::is_recalled() const {
@@ -297,6 +372,21 @@ EvalFigures EvalModeResult::total() const {
   return summarise(rows);
 }
 
+CompressedRun EvalModeResult::compressed() const {
+  CompressedRun sum;
+  for (const EvalDocumentResult& document : documents) {
+    if (document.kind == DocumentKind::kPassKey || !document.compressed) {
+      continue;
+    }
+    sum.windows += document.compressed->windows;
+    sum.kv_bytes += document.compressed->kv_bytes;
+    sum.dense_kv_bytes += document.compressed->dense_kv_bytes;
+    sum.compress_seconds += document.compressed->compress_seconds;
+    sum.seconds += document.compressed->seconds;
+  }
+  return sum;
+}
+
 std::vector<NeedleResult> EvalModeResult::needles(DocumentKind kind) const {
   std::vector<NeedleResult> all;
   for (const EvalDocumentResult& document : documents) {
@@ -328,27 +418,8 @@ nlohmann::json to_json(const EvalReport& report) {
 }
 
 std::string to_plot(const EvalReport& report) {
-  LinePlot plot{.title = fmt::format("What a token budget costs, {}", report.model),
-                .x_label = "token budget",
-                .y_label = "loss over dense attention, nats a token",
-                .log_x = true,
-                .prefer_log_y = true,
-                .lines = {}};
-  for (const EvalModeResult& result : report.modes) {
-    if (!result.mode.is_sparse) {
-      continue;
-    }
-    const std::string label = fmt::format("{}, {}", karez::to_string(result.mode.block_index),
-                                          karez::to_string(result.mode.kv_type));
-    auto line = std::find_if(plot.lines.begin(), plot.lines.end(),
-                             [&](const PlotLine& known) { return known.label == label; });
-    if (line == plot.lines.end()) {
-      line = plot.lines.insert(line, {label, {}});
-    }
-    const EvalFigures total = result.total();
-    line->points.push_back(
-        {static_cast<double>(result.mode.token_budget), total.loss, total.loss_standard_error});
-  }
+  const bool is_compressed = !report.modes.empty() && report.modes.front().mode.compression;
+  LinePlot plot = is_compressed ? compression_plot(report) : budget_plot(report);
   for (PlotLine& line : plot.lines) {
     std::sort(line.points.begin(), line.points.end(),
               [](const PlotPoint& a, const PlotPoint& b) { return a.x < b.x; });

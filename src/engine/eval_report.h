@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "attention/key_index.h"
 #include "attention/recall.h"
+#include "compress/compression_options.h"
 #include "engine/eval_documents.h"
 #include "engine/eval_statistics.h"
 #include "kv/kv_types.h"
@@ -21,11 +23,13 @@ struct EvalMode {
   bool is_sparse = false;
   int token_budget = 0;                          // if sparse
   KeyIndexKind block_index = KeyIndexKind::kR2;  // if sparse
-
-  bool operator==(const EvalMode&) const = default;
+  std::optional<CompressionOptions> compression = std::nullopt;
 };
 
-// "dense q8_0", "sparse r2 512 bf16"
+// Whether they differ in compression alone, which a model knows nothing about.
+bool share_a_runner(const EvalMode& a, const EvalMode& b);
+
+// "dense q8_0", "sparse r2 512 bf16", "dense bf16 50 % causal none off"
 std::string to_string(const EvalMode& mode);
 
 // One planted fact, asked for at the end.
@@ -38,13 +42,28 @@ struct NeedleResult {
   bool reference_recalls() const;
 };
 
+// What compression did to one document.
+struct CompressedRun {
+  std::int64_t windows = 0;
+  std::int64_t kv_bytes = 0;  // in use at the end
+  std::int64_t dense_kv_bytes = 0;
+  double compress_seconds = 0;
+  double seconds = 0;  // of the whole run, that included
+
+  double kv_share() const;  // of dense attention's bytes
+};
+
 struct EvalDocumentResult {
   std::string name;
   DocumentKind kind = DocumentKind::kText;
   int length_tokens = 0;
   std::vector<RowComparison> rows;  // one for each decoded token
   std::vector<NeedleResult> needles;
+  int prompt_tokens = 0;  // that do not count as generated, if compressed
+  std::optional<CompressedRun> compressed = std::nullopt;  // if the mode compresses
 };
+// rows: one for each decoded token.
+EvalDocumentResult document_result(const EvalDocument& document, std::vector<RowComparison> rows);
 
 struct NeedleFigures {
   EvalFigures answers;  // over the tokens of all answers
@@ -64,6 +83,8 @@ struct EvalModeResult {
   // Over all documents but those with a pass key.
   EvalFigures total() const;
   std::vector<NeedleResult> needles(DocumentKind kind) const;
+  // Sums over the same documents; zeros if the mode does not compress.
+  CompressedRun compressed() const;
 };
 
 struct EvalReport {
@@ -81,7 +102,8 @@ struct EvalReport {
 
 std::string to_table(const EvalReport& report);
 nlohmann::json to_json(const EvalReport& report);
-// Total loss against budget, a line for each block index and KV type.
+// Total loss against budget, a line for each block index and KV type; of modes that compress,
+// against the KV bytes that are left, a line for each way to choose what is kept.
 std::string to_plot(const EvalReport& report);
 
 }  // namespace karez

@@ -63,6 +63,16 @@ RowComparison compare_row(std::span<const float> reference, std::span<const floa
           .hits = q.best == token};
 }
 
+void compare_rows(std::span<const float> reference, std::span<const float> logits,
+                  std::span<const TokenId> targets, std::vector<RowComparison>& rows) {
+  KAREZ_CHECK(!targets.empty() && logits.size() % targets.size() == 0, "whole rows");
+  const std::size_t vocab = logits.size() / targets.size();
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    rows.push_back(compare_row(reference.subspan(row * vocab, vocab),
+                               logits.subspan(row * vocab, vocab), targets[row]));
+  }
+}
+
 EvalFigures summarise(std::span<const RowComparison> rows) {
   EvalFigures figures;
   if (rows.empty()) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/token.h"
 
@@ -27,6 +28,11 @@ struct RowComparison {
 // Requires: equal sizes > 0; target is within.
 RowComparison compare_row(std::span<const float> reference, std::span<const float> logits,
                           TokenId target);
+
+// Rows of both, f32 [targets][vocab], behind those that `rows` has.
+// Requires: equal sizes, a multiple of the targets' number.
+void compare_rows(std::span<const float> reference, std::span<const float> logits,
+                  std::span<const TokenId> targets, std::vector<RowComparison>& rows);
 
 struct EvalFigures {
   std::int64_t tokens = 0;

@@ -1,7 +1,9 @@
 #include "engine/eval_store.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "attention/archive_page.h"
 #include "base/check.h"
 #include "engine/sequence_tables.h"
 
@@ -24,8 +26,8 @@ Expected<EvalStore> EvalStore::create(const KVCacheSpec& spec,
   }
   store.kv = std::move(*kv);
   if (index_kind) {
-    auto index =
-        KeyIndex::create(spec, *index_kind, block_id_ranges(*store.kv), std::move(centres));
+    auto index = KeyIndex::create(spec, *index_kind, block_id_ranges(*store.kv), std::move(centres),
+                                  kTwoLevelBlocks, pages_per_block(spec.type, spec.head_dim));
     if (!index) {
       return fail(index.error());
     }
@@ -57,13 +59,14 @@ BlockTableView EvalSequence::table(int group) const { return store_->kv->table(i
 
 Expected<std::span<const float>> EvalSequence::append(ModelRunner& runner,
                                                       std::span<const TokenId> tokens,
-                                                      int first_sparse_position,
-                                                      bool wants_logits) {
+                                                      int first_sparse_position, bool wants_logits,
+                                                      QueryRing* queries) {
   KVCacheManager& kv = *store_->kv;
   SequenceRows rows;
   rows.first_position = kv.num_tokens(id_);
   rows.num_rows = static_cast<int>(tokens.size());
   rows.first_sparse_position = first_sparse_position;
+  rows.queries = queries;
   if (!kv.extend(id_, rows.num_rows)) {
     return fail(StatusCode::kInternal, "the KV store of the evaluation is too small");
   }
@@ -78,6 +81,13 @@ Expected<std::span<const float>> EvalSequence::append(ModelRunner& runner,
     batch.output_rows.push_back(row);
   }
   return runner.forward(batch, kv);
+}
+
+int rows_with_logits(int vocab_size) {
+  constexpr std::int64_t kLogitBytes = 16 << 20;
+  constexpr std::int64_t kMostRows = 64;
+  return static_cast<int>(
+      std::clamp<std::int64_t>(kLogitBytes / (std::int64_t{vocab_size} * 4), 1, kMostRows));
 }
 
 }  // namespace karez

@@ -39,14 +39,17 @@ class EvalSequence {
   // Shares all blocks. Requires: the length is a multiple of kBlockSize, so that neither side
   // writes into a block of the other.
   EvalSequence fork() const;
+  SequenceId id() const { return id_; }
   int num_tokens() const;
   BlockTableView table(int group) const;
 
   // One step of the runner with all tokens as rows. Rows from first_sparse_position on select.
   // Returns: f32 [tokens][vocab] if wants_logits, else nothing; valid until the runner's next step.
+  // queries: keeps those of the rows; null: nobody asks for them.
   // Fails: as ModelRunner::forward(). Requires: room in the store.
   Expected<std::span<const float>> append(ModelRunner& runner, std::span<const TokenId> tokens,
-                                          int first_sparse_position, bool wants_logits);
+                                          int first_sparse_position, bool wants_logits,
+                                          QueryRing* queries = nullptr);
 
  private:
   EvalSequence(EvalStore& store, SequenceId id) : store_(&store), id_(id) {}
@@ -54,5 +57,8 @@ class EvalSequence {
   EvalStore* store_;  // null: moved from
   SequenceId id_;
 };
+
+// Rows of a step that wants logits: so many that these stay small.
+int rows_with_logits(int vocab_size);
 
 }  // namespace karez
