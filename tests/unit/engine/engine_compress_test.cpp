@@ -544,9 +544,9 @@ TEST_F(EngineCompressed, WhatIsAskedForWronglyIsNamed) {
     return id.error().message();
   };
   EXPECT_THAT(refused({.enabled = {}, .keep = 0.0, .window_tokens = {}}),
-              HasSubstr("compress-keep is 0"));
+              HasSubstr("kv_compression.keep is 0"));
   EXPECT_THAT(refused({.enabled = true, .keep = 1.0, .window_tokens = {}}),
-              HasSubstr("compress-keep is 1"));
+              HasSubstr("kv_compression.keep is 1"));
   for (const int window : {0, 16, 40, (1 << 20) + 16}) {
     EXPECT_THAT(refused({.enabled = {}, .keep = {}, .window_tokens = window}),
                 HasSubstr("compress-window is " + std::to_string(window)));
