@@ -66,6 +66,8 @@ def memory(options):
         if "compression" in all_runs[0]:
             result[arm]["compression_share"] = median(
                 lambda run: run["compression"]["seconds"] / run["decode_seconds"])
+            result[arm]["longest_between_steps_over_median_step"] = median(
+                lambda run: run["compression"]["longest_seconds"] * 1000 / run["step_ms"]["median"])
             result[arm]["query_bytes"] = median(lambda run: run["compression"]["query_bytes"])
     return result
 

@@ -1,6 +1,7 @@
 #include "attention/archive_page.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -88,12 +89,19 @@ void code_vector(std::span<float> x, CodedVector& out) {
   out.scale = scale;
 }
 
-// Nibbles are written into zeros.
-void put_code(std::byte* codes, std::size_t element, std::uint8_t code) {
-  const std::size_t in_group = element % kGroup;
-  const std::size_t word = element / kGroup * kWordsOfGroup + in_group % kWordsOfGroup;
-  const std::size_t bit = 4 * (in_group / kWordsOfGroup);
-  codes[2 * word + bit / 8] |= static_cast<std::byte>(code << bit % 8);
+// elements: one code a word, in the order of the layout.
+void pack(std::span<const std::uint16_t> elements, std::byte* codes) {
+  for (std::size_t first = 0; first < elements.size(); first += kGroup) {
+    std::array<std::uint16_t, kWordsOfGroup> words;
+    const std::uint16_t* group = &elements[first];
+    for (std::size_t j = 0; j < kWordsOfGroup; ++j) {
+      words[j] = static_cast<std::uint16_t>(group[j] | group[kWordsOfGroup + j] << 4 |
+                                            group[2 * kWordsOfGroup + j] << 8 |
+                                            group[3 * kWordsOfGroup + j] << 12);
+    }
+    static_assert(std::endian::native == std::endian::little);
+    std::memcpy(codes + first / 2, words.data(), sizeof words);
+  }
 }
 
 float level_at(const std::byte* codes, std::size_t element) {
@@ -105,18 +113,22 @@ float level_at(const std::byte* codes, std::size_t element) {
 }
 
 // Where coordinate i of token t stands among the keys or the values.
-std::size_t key_element(int /*head_dim*/, int t, int i) {
-  return BlockLayout::key_index(KvType::kBf16, t, i);
-}
-std::size_t value_element(int head_dim, int t, int i) {
-  return BlockLayout::value_index(KvType::kBf16, head_dim, t, i);
-}
+struct KeyElement {
+  std::size_t operator()(int /*head_dim*/, int t, int i) const {
+    return BlockLayout::key_index(KvType::kBf16, t, i);
+  }
+};
+struct ValueElement {
+  std::size_t operator()(int head_dim, int t, int i) const {
+    return BlockLayout::value_index(KvType::kBf16, head_dim, t, i);
+  }
+};
 
 template <class ElementOf>
 void write_half(int head_dim, std::byte* codes, std::byte* scales, TokenRows rows,
                 const ElementOf& element_of) {
   const auto dim = static_cast<std::size_t>(head_dim);
-  std::memset(codes, 0, kTokens * dim / 2);
+  std::array<std::uint16_t, kTokens * kMaxDim> elements;
   alignas(64) std::array<float, kMaxDim> buffer;
   CodedVector coded;
   for (int t = 0; t < kBlockSize; ++t) {
@@ -124,11 +136,12 @@ void write_half(int head_dim, std::byte* codes, std::byte* scales, TokenRows row
                 dim * sizeof(float));
     code_vector(std::span(buffer).first(dim), coded);
     for (int i = 0; i < head_dim; ++i) {
-      put_code(codes, element_of(head_dim, t, i), coded.codes[static_cast<std::size_t>(i)]);
+      elements[element_of(head_dim, t, i)] = coded.codes[static_cast<std::size_t>(i)];
     }
     std::memcpy(scales + static_cast<std::size_t>(t) * sizeof coded.scale, &coded.scale,
                 sizeof coded.scale);
   }
+  pack(std::span(elements).first(kTokens * dim), codes);
 }
 
 template <class ElementOf>
@@ -150,20 +163,20 @@ void decode_half(int head_dim, const std::byte* codes, const std::byte* scales, 
 void write_archive_page(int head_dim, std::byte* page, TokenRows keys, TokenRows values) {
   const ArchiveLayout layout = ArchiveLayout::of(head_dim);
   write_half(head_dim, page + layout.keys_offset, page + layout.key_scales_offset, keys,
-             key_element);
+             KeyElement());
   write_half(head_dim, page + layout.values_offset, page + layout.value_scales_offset, values,
-             value_element);
+             ValueElement());
 }
 
 void decode_archive_page(int head_dim, const std::byte* page, float* keys, float* values) {
   const ArchiveLayout layout = ArchiveLayout::of(head_dim);
   if (keys != nullptr) {
     decode_half(head_dim, page + layout.keys_offset, page + layout.key_scales_offset, keys,
-                key_element);
+                KeyElement());
   }
   if (values != nullptr) {
     decode_half(head_dim, page + layout.values_offset, page + layout.value_scales_offset, values,
-                value_element);
+                ValueElement());
   }
 }
 

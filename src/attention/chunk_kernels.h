@@ -47,25 +47,43 @@ void attend_chunk(const QueryTile& tile, const ChunkBlocks& chunk, const Partial
 // widened first; scales go into the scores and into the weights.
 template <class Simd>
 struct Q8Widen {
+  static constexpr bool kFetches = false;
   static void widen(const std::byte* from, std::uint16_t* to, std::size_t count) {
     Simd::widen_to_bf16(reinterpret_cast<const std::int8_t*>(from), to, count);
   }
 };
 template <class Simd>
 struct R4Widen {
+  static constexpr bool kFetches = true;
   static void widen(const std::byte* from, std::uint16_t* to, std::size_t count) {
     Simd::widen_codes(from, to, count);
   }
 };
 
-// to: where each widened block begins.
+// What is needed next of archived pages: codes, and of pages to come the line of scales behind keys
+// and values.
+struct NextCodes {
+  const std::byte* const* codes;
+  bool has_scales;
+};
+
+// to: where each widened block begins. Of pages what comes next is fetched here: it is much less
+// than what the kernels fetch while they work on keys and values that are not coded.
 template <class Widen>
 inline void widen_chunk(const QueryTile& tile, const ChunkBlocks& chunk,
-                        const std::byte* const* from, const std::byte** to) {
+                        const std::byte* const* from, const NextCodes& next, const std::byte** to) {
   const std::size_t block_elements = static_cast<std::size_t>(kLanes * tile.head_dim);
   for (int b = chunk.begin; b < chunk.end; ++b) {
     std::byte* block = tile.expanded + static_cast<std::size_t>(b) * block_elements * 2;
     Widen::widen(from[b], reinterpret_cast<std::uint16_t*>(block), block_elements);
+    if constexpr (Widen::kFetches) {
+      for (std::size_t at = 0; at < block_elements / 2; at += kLaneBytes) {
+        prefetch_line(next.codes[b] + at);
+      }
+      if (next.has_scales) {
+        prefetch_line(next.codes[b] + block_elements);
+      }
+    }
     to[b] = block;
   }
 }
@@ -93,13 +111,13 @@ inline void attend_widened(const QueryTile& tile, const ChunkBlocks& chunk,
                            const std::byte* const* key_scales, const std::byte* const* value_scales,
                            const Partial& result) {
   const std::byte* widened[kChunkBlocks] = {};
-  widen_chunk<Widen>(tile, chunk, chunk.keys, widened);
-  chunk_scores<Simd, Dot>(tile, chunk, widened, key_scales);
+  widen_chunk<Widen>(tile, chunk, chunk.keys, {chunk.values, false}, widened);
+  chunk_scores<Simd, Dot, !Widen::kFetches>(tile, chunk, widened, key_scales);
   for (int v = 0; v < tile.num_vectors; ++v) {
     chunk_weights<Simd, Dot>(tile, chunk, value_scales, v, result);
   }
-  widen_chunk<Widen>(tile, chunk, chunk.values, widened);
-  chunk_values<Simd, Dot>(tile, chunk, widened, result);
+  widen_chunk<Widen>(tile, chunk, chunk.values, {chunk.next_keys, true}, widened);
+  chunk_values<Simd, Dot, !Widen::kFetches>(tile, chunk, widened, result);
 }
 
 template <class Simd, class Dot>

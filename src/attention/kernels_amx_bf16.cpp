@@ -58,8 +58,9 @@ inline void configure(const TileConfig& config) {
 // into the values of the slot, where zeros meet them.
 inline int padded_dim(int head_dim) { return (head_dim + 31) / 32 * 32; }
 
+template <bool fetches>
 inline void prefetch_lines(const std::byte* p, int count) {
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; fetches && i < count; ++i) {
     prefetch_line(p + static_cast<std::size_t>(i) * kLaneBytes);
   }
 }
@@ -101,9 +102,12 @@ struct TileOrderDot : Avx512Simd::Bf16Dot {
   }
 };
 
+// fetches: whether these kernels fetch what comes next.
+
 // ---- scores ------------------------------------------------------------------------------------
 
 // Two row tiles x two blocks. Without `pair` the second block repeats the first, not stored.
+template <bool fetches>
 inline void scores_two_tiles(const QueryTile& tile, const std::byte* const* keys,
                              const std::byte* const* prefetch, int b, bool pair) {
   const int dim = padded_dim(tile.head_dim);
@@ -127,8 +131,8 @@ inline void scores_two_tiles(const QueryTile& tile, const std::byte* const* keys
     _tile_loadd(7, right + key_at, kLaneBytes);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
-    prefetch_lines(prefetch[b] + key_at, kPairsOfTile);
-    prefetch_lines(prefetch[pair ? b + 1 : b] + key_at, kPairsOfTile);
+    prefetch_lines<fetches>(prefetch[b] + key_at, kPairsOfTile);
+    prefetch_lines<fetches>(prefetch[pair ? b + 1 : b] + key_at, kPairsOfTile);
   }
   float* out = tile.scores + b * kLanes;
   _tile_stored(0, out, kScoreRowBytes);
@@ -140,6 +144,7 @@ inline void scores_two_tiles(const QueryTile& tile, const std::byte* const* keys
 }
 
 // One row tile x four blocks, of which only the first `count` are stored.
+template <bool fetches>
 inline void scores_one_tile(const QueryTile& tile, const std::byte* const* keys,
                             const std::byte* const* prefetch, int b, int count) {
   const int dim = padded_dim(tile.head_dim);
@@ -154,16 +159,16 @@ inline void scores_one_tile(const QueryTile& tile, const std::byte* const* keys,
     _tile_loadd(4, tile.queries + static_cast<std::size_t>(i) * 2, query_bytes);
     _tile_loadd(5, keys[at(0)] + key_at, kLaneBytes);
     _tile_dpbf16ps(0, 4, 5);
-    prefetch_lines(prefetch[at(0)] + key_at, kPairsOfTile);
+    prefetch_lines<fetches>(prefetch[at(0)] + key_at, kPairsOfTile);
     _tile_loadd(6, keys[at(1)] + key_at, kLaneBytes);
     _tile_dpbf16ps(1, 4, 6);
-    prefetch_lines(prefetch[at(1)] + key_at, kPairsOfTile);
+    prefetch_lines<fetches>(prefetch[at(1)] + key_at, kPairsOfTile);
     _tile_loadd(7, keys[at(2)] + key_at, kLaneBytes);
     _tile_dpbf16ps(2, 4, 7);
-    prefetch_lines(prefetch[at(2)] + key_at, kPairsOfTile);
+    prefetch_lines<fetches>(prefetch[at(2)] + key_at, kPairsOfTile);
     _tile_loadd(5, keys[at(3)] + key_at, kLaneBytes);
     _tile_dpbf16ps(3, 4, 5);
-    prefetch_lines(prefetch[at(3)] + key_at, kPairsOfTile);
+    prefetch_lines<fetches>(prefetch[at(3)] + key_at, kPairsOfTile);
   }
   float* out = tile.scores + b * kLanes;
   _tile_stored(0, out, kScoreRowBytes);
@@ -178,24 +183,26 @@ inline void scores_one_tile(const QueryTile& tile, const std::byte* const* keys,
   }
 }
 
+template <bool fetches>
 void amx_scores(const QueryTile& tile, const ChunkBlocks& chunk, const std::byte* const* keys) {
   static constexpr int kMostBlocks = 4;
   configure(TileConfig(kPairsOfTile));
   if (tile.num_vectors > kTileRows) {
     for (int b = chunk.begin; b < chunk.end; b += 2) {
-      scores_two_tiles(tile, keys, chunk.values, b, b + 1 < chunk.end);
+      scores_two_tiles<fetches>(tile, keys, chunk.values, b, b + 1 < chunk.end);
     }
     return;
   }
   for (int b = chunk.begin; b < chunk.end; b += kMostBlocks) {
     const int left = chunk.end - b;
-    scores_one_tile(tile, keys, chunk.values, b, left < kMostBlocks ? left : kMostBlocks);
+    scores_one_tile<fetches>(tile, keys, chunk.values, b, left < kMostBlocks ? left : kMostBlocks);
   }
 }
 
 // ---- values ------------------------------------------------------------------------------------
 
 // Two row tiles x 32 coordinates (16: the second half repeats the first and is not stored).
+template <bool fetches>
 inline void values_two_tiles(const QueryTile& tile, const ChunkBlocks& chunk,
                              const std::byte* const* values, int dim, float* out) {
   const std::size_t line_bytes = static_cast<std::size_t>(tile.head_dim) * 4;
@@ -217,7 +224,7 @@ inline void values_two_tiles(const QueryTile& tile, const ChunkBlocks& chunk,
     _tile_loadd(7, values[b] + right, line_bytes);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
-    prefetch_lines(chunk.next_keys[b] + left * kLinesOfBlock, num_prefetched);
+    prefetch_lines<fetches>(chunk.next_keys[b] + left * kLinesOfBlock, num_prefetched);
   }
   const std::size_t row_bytes = static_cast<std::size_t>(tile.head_dim) * sizeof(float);
   float* lower = out + kTileRows * tile.head_dim;
@@ -230,6 +237,7 @@ inline void values_two_tiles(const QueryTile& tile, const ChunkBlocks& chunk,
 }
 
 // One row tile x 64 coordinates, of which only those below head_dim are stored.
+template <bool fetches>
 inline void values_one_tile(const QueryTile& tile, const ChunkBlocks& chunk,
                             const std::byte* const* values, int dim, float* out) {
   const std::size_t line_bytes = static_cast<std::size_t>(tile.head_dim) * 4;
@@ -253,7 +261,7 @@ inline void values_one_tile(const QueryTile& tile, const ChunkBlocks& chunk,
     _tile_dpbf16ps(2, 4, 6);
     _tile_loadd(7, values[b] + at(3), line_bytes);
     _tile_dpbf16ps(3, 4, 7);
-    prefetch_lines(next, count * kLinesOfBlock);
+    prefetch_lines<fetches>(next, count * kLinesOfBlock);
   }
   const std::size_t row_bytes = static_cast<std::size_t>(tile.head_dim) * sizeof(float);
   float* to = out + dim;
@@ -269,17 +277,18 @@ inline void values_one_tile(const QueryTile& tile, const ChunkBlocks& chunk,
   }
 }
 
+template <bool fetches>
 void amx_values(const QueryTile& tile, const ChunkBlocks& chunk, const std::byte* const* values,
                 const Partial& result) {
   configure(TileConfig(kLinesOfBlock));
   if (tile.num_vectors > kTileRows) {
     for (int dim = 0; dim < tile.head_dim; dim += 2 * kLanes) {
-      values_two_tiles(tile, chunk, values, dim, result.out);
+      values_two_tiles<fetches>(tile, chunk, values, dim, result.out);
     }
     return;
   }
   for (int dim = 0; dim < tile.head_dim; dim += 4 * kLanes) {
-    values_one_tile(tile, chunk, values, dim, result.out);
+    values_one_tile<fetches>(tile, chunk, values, dim, result.out);
   }
 }
 
@@ -306,12 +315,12 @@ void attend_chunk_amx(const QueryTile& tile, const ChunkBlocks& chunk, const Par
     return attend_chunk<TileOrderSimd, TileOrderDot>(tile, chunk, result);
   }
   finish_stores();
-  amx_scores(tile, chunk, chunk.keys);
+  amx_scores<true>(tile, chunk, chunk.keys);
   for (int v = 0; v < tile.num_vectors; ++v) {
     chunk_weights<Simd, Dot>(tile, chunk, nullptr, v, result);
   }
   finish_stores();
-  amx_values(tile, chunk, chunk.values, result);
+  amx_values<true>(tile, chunk, chunk.values, result);
 }
 
 template <class Widen>
@@ -319,9 +328,9 @@ inline void attend_widened_amx(const QueryTile& tile, const ChunkBlocks& chunk,
                                const std::byte* const* key_scales,
                                const std::byte* const* value_scales, const Partial& result) {
   const std::byte* widened[kChunkBlocks] = {};
-  widen_chunk<Widen>(tile, chunk, chunk.keys, widened);
+  widen_chunk<Widen>(tile, chunk, chunk.keys, {chunk.values, false}, widened);
   finish_stores();
-  amx_scores(tile, chunk, widened);
+  amx_scores<!Widen::kFetches>(tile, chunk, widened);
   for (int v = 0; v < tile.num_vectors; ++v) {
     for (int b = chunk.begin; b < chunk.end; ++b) {
       float* scores = tile.scores + v * kScoreStride + b * kLanes;
@@ -330,9 +339,9 @@ inline void attend_widened_amx(const QueryTile& tile, const ChunkBlocks& chunk,
     }
     chunk_weights<Simd, Dot>(tile, chunk, value_scales, v, result);
   }
-  widen_chunk<Widen>(tile, chunk, chunk.values, widened);
+  widen_chunk<Widen>(tile, chunk, chunk.values, {chunk.next_keys, true}, widened);
   finish_stores();
-  amx_values(tile, chunk, widened, result);
+  amx_values<!Widen::kFetches>(tile, chunk, widened, result);
 }
 
 void attend_chunk_amx_q8_0(const QueryTile& tile, const ChunkBlocks& chunk, const Partial& result) {

@@ -86,8 +86,8 @@ class CpuPagedAttention final : public PagedAttention {
   void plan(std::span<const SequenceRows> sequences) override {
     sequences_.assign(sequences.begin(), sequences.end());
     for (const SequenceRows& rows : sequences_) {
-      KAREZ_DCHECK(rows.num_gone % kBlockSize == 0 && rows.num_gone <= rows.first_position,
-                   "whole blocks before the rows are gone");
+      KAREZ_CHECK(rows.num_gone % kBlockSize == 0 && rows.num_gone <= rows.first_position,
+                  "whole blocks before the rows are gone");
     }
     int split_jobs = 0;
     int split_chunks = 0;
@@ -207,10 +207,13 @@ class CpuPagedAttention final : public PagedAttention {
 
   std::int64_t planned_read_bytes(int layer) const override {
     const ListReads& lists = list_reads_[static_cast<std::size_t>(layer)];
-    const GroupPlan& plan = plan_of(layer);
-    return (plan.blocks_read - lists.not_blocks) * static_cast<std::int64_t>(layout_.slot_bytes) +
-           (plan.pages_read + lists.pages) *
+    return (plan_of(layer).blocks_read - lists.not_blocks) *
+               static_cast<std::int64_t>(layout_.slot_bytes) +
+           planned_archived_pages(layer) *
                static_cast<std::int64_t>(ArchiveLayout::of(head_dim_).page_bytes);
+  }
+  std::int64_t planned_archived_pages(int layer) const override {
+    return plan_of(layer).pages_read + list_reads_[static_cast<std::size_t>(layer)].pages;
   }
   std::int64_t planned_index_bytes(int layer) const override {
     std::int64_t bytes = 0;

@@ -98,6 +98,8 @@ class PagedAttention {
   // Bytes of keys and values that attend() of one layer reads at least once under this plan,
   // without what the listener has dropped.
   virtual std::int64_t planned_read_bytes(int layer) const = 0;
+  // Archived pages among these, one for each row that selects, else for each sequence and KV head.
+  virtual std::int64_t planned_archived_pages(int layer) const = 0;
   // Bytes of the key index that select() of one layer reads.
   virtual std::int64_t planned_index_bytes(int layer) const = 0;
 

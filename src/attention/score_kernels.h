@@ -106,7 +106,7 @@ inline void scores_rows(const QueryTile& tile, int row, const KeyGroup& group, i
   }
 }
 
-template <class Simd, class Dot>
+template <class Simd, class Dot, bool prefetch = true>
 inline void chunk_scores(const QueryTile& tile, const ChunkBlocks& chunk,
                          const std::byte* const* keys, const std::byte* const* key_scales) {
   // Few blocks at a time, so that their keys stay in L1 for all row groups.
@@ -117,7 +117,7 @@ inline void chunk_scores(const QueryTile& tile, const ChunkBlocks& chunk,
                          key_scales == nullptr ? nullptr : key_scales + b};
     for_row_groups<Simd::kRows>(tile.num_vectors, [&]<int R>(int row) {
       if (row == 0) {
-        scores_rows<Simd, Dot, R, true>(tile, row, group, num_blocks, b);
+        scores_rows<Simd, Dot, R, prefetch>(tile, row, group, num_blocks, b);
       } else {
         scores_rows<Simd, Dot, R, false>(tile, row, group, num_blocks, b);
       }

@@ -125,8 +125,13 @@ struct PortableSimd {
     for (std::size_t i = 0; i < count; i += 128) {
       std::uint16_t words[32];
       __builtin_memcpy(words, from + i / 2, sizeof words);
-      for (std::size_t j = 0; j < 128; ++j) {
-        to[i + j] = kCodeLevels[words[j % 32] >> (j / 32 * 4) & 15];
+      for (std::size_t k = 0; k < 4; ++k) {
+        for (std::size_t j = 0; j < 32; ++j) {
+          const float x = static_cast<float>(words[j] >> 4 * k & 15) - 7.5F;
+          std::uint32_t u;
+          __builtin_memcpy(&u, &x, sizeof u);
+          to[i + 32 * k + j] = static_cast<std::uint16_t>(u >> 16);
+        }
       }
     }
   }

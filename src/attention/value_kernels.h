@@ -84,12 +84,12 @@ inline void values_rows(const QueryTile& tile, const ChunkBlocks& chunk,
   }
 }
 
-template <class Simd, class Dot>
+template <class Simd, class Dot, bool prefetch = true>
 inline void chunk_values(const QueryTile& tile, const ChunkBlocks& chunk,
                          const std::byte* const* values, const Partial& result) {
   for_row_groups<Simd::kValueRows>(tile.num_vectors, [&]<int R>(int row) {
     if (row == 0) {
-      values_rows<Simd, Dot, R, true>(tile, chunk, values, row, result);
+      values_rows<Simd, Dot, R, prefetch>(tile, chunk, values, row, result);
     } else {
       values_rows<Simd, Dot, R, false>(tile, chunk, values, row, result);
     }

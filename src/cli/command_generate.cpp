@@ -218,9 +218,7 @@ Expected<int> generate(const GenerateFlags& typed) {
                                      flags.ignore_eos};
   if (flags.compress.compress) {
     if (!(*kv)->compressible_group()) {
-      return fail(StatusCode::kInvalidArgument,
-                  "--compress: every layer of this model has a sliding window, there is nothing to "
-                  "compress");
+      return fail(StatusCode::kInvalidArgument, kNothingToCompress);
     }
     generator_options.compression =
         schedule_of(options.compression, static_cast<int>(tokens->size()), kBlockSize,

@@ -123,6 +123,9 @@ Expected<int> serve(const ServeFlags& typed) {
   if (!kv) {
     return fail(kv.error().code(), "--kv-fast-bytes: " + kv.error().message());
   }
+  if (options.flags.compress.compress && !(*kv)->compressible_group()) {
+    return fail(StatusCode::kInvalidArgument, kNothingToCompress);
+  }
   const std::int64_t cap_bytes = (*kv)->stats().cap_bytes;
   const std::int64_t context_bytes =
       spec.slots_for_sequence(*context, options.scheduler.max_num_batched_tokens) *

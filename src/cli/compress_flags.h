@@ -13,6 +13,9 @@ class App;
 
 namespace karez {
 
+inline constexpr const char* kNothingToCompress =
+    "--compress: every layer of this model has a sliding window, there is nothing to compress";
+
 // As typed.
 struct CompressFlags {
   bool compress = false;

@@ -172,8 +172,10 @@ std::string to_json(const GenerateReport& report) {
                           {"pairs_kept", c.pairs_kept},
                           {"pairs_archived", c.pairs_archived},
                           {"pairs_dropped", c.pairs_dropped},
+                          {"pairs_brought_back", c.pairs_brought_back},
                           {"bytes_saved", c.bytes_saved},
                           {"query_bytes", c.query_bytes},
+                          {"longest_seconds", c.longest_seconds},
                           {"seconds", c.seconds}};
   }
   // A file name need not be UTF-8.

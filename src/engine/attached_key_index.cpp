@@ -14,10 +14,9 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
   if (!sparse.is_on()) {
     return nullptr;
   }
-  auto index =
-      KeyIndex::create(kv.spec(), sparse.block_index, block_id_ranges(kv), std::move(centres),
-                       sparse.rank_ahead ? 0 : sparse.two_level_blocks,
-                       pages_per_block(kv.spec().type, kv.spec().head_dim));
+  auto index = KeyIndex::create(kv.spec(), sparse.block_index, block_id_ranges(kv),
+                                std::move(centres), sparse.rank_ahead ? 0 : sparse.two_level_blocks,
+                                pages_per_block(kv.spec().type, kv.spec().head_dim));
   if (!index) {
     return fail(std::move(index.error()));
   }

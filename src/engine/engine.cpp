@@ -180,7 +180,13 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
   options.keep = asked.keep.value_or(options.keep);
   options.window_tokens = asked.window_tokens.value_or(options.window_tokens);
   if (auto valid = options.validate(); !valid) {
-    return fail(valid.error().code(), "kv_compression: " + valid.error().message());
+    // Its messages begin with the flag; here it is the field that says so.
+    constexpr std::string_view kFlagPrefix = "compress-";
+    std::string_view message = valid.error().message();
+    if (message.starts_with(kFlagPrefix)) {
+      message.remove_prefix(kFlagPrefix.size());
+    }
+    return fail(valid.error().code(), fmt::format("kv_compression.{}", message));
   }
   return schedule_of(options, static_cast<int>(request.prompt.size()), kBlockSize,
                      pages_per_block(spec_.type, spec_.head_dim));

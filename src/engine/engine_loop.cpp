@@ -311,6 +311,7 @@ EngineStats EngineLoop::stats() const {
   }
   if (compressor_ != nullptr) {
     stats.compression = compressor_->stats();
+    stats.compression.pairs_brought_back = runner_.archived_pages_read() * kBlockSize;
   }
   if (kv_.residency() != nullptr) {
     stats.has_home = true;

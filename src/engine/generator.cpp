@@ -328,6 +328,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     }
     if (options.compression.is_on()) {
       result.compression = compressor_->stats();
+      result.compression->pairs_brought_back = runner_.archived_pages_read() * kBlockSize;
     }
     return result;
   };

@@ -93,6 +93,7 @@ bool WindowCompressor::give_back_slots(SequenceId sequence) {
     return false;
   }
   found->second->window.kept_blocks.release();
+  found->second->window.archived_blocks.release();
   found->second->window.packed = 0;
   return true;
 }
@@ -334,7 +335,9 @@ WindowCompressor::Outcome WindowCompressor::work(const CompressionTask& task, in
   } else if (outcome == Outcome::kLost) {
     window = {};
   }
-  counters_.seconds += std::chrono::duration<double>(SteadyClock::now() - begin).count();
+  const double seconds = std::chrono::duration<double>(SteadyClock::now() - begin).count();
+  counters_.seconds += seconds;
+  counters_.longest_seconds = std::max(counters_.longest_seconds, seconds);
   return outcome;
 }
 

@@ -68,9 +68,15 @@ class GgmlModelRunner final : public ModelRunner {
     nodes_.begin_step(batch.sequences, kv, batch.key_index);
     // Estimated queries cost a projection for every row: not where most rows need none.
     const int num_rows = static_cast<int>(batch.tokens.size());
+    const bool has_outputs = !batch.output_rows.empty();
+    output_rows_.assign(batch.output_rows.begin(), batch.output_rows.end());
+    // Without outputs the last layer attends to nothing, and its queries would not be kept.
+    if (!has_outputs && std::ranges::any_of(batch.sequences, &SequenceRows::queries)) {
+      output_rows_.push_back(num_rows - 1);
+    }
     const Expected<StepGraph*> graph =
         graph_for({.num_rows = num_rows,
-                   .num_outputs = static_cast<int>(batch.output_rows.size()),
+                   .num_outputs = static_cast<int>(output_rows_.size()),
                    .ranks_ahead = ranks_ahead_ && 2 * attention_->num_sparse_rows() >= num_rows});
     if (!graph) {
       return fail(graph.error());
@@ -78,7 +84,7 @@ class GgmlModelRunner final : public ModelRunner {
 
     const auto graph_start = std::chrono::steady_clock::now();
     const Expected<void> computed =
-        (*graph)->compute(backend_.get(), batch.tokens, positions_, batch.output_rows);
+        (*graph)->compute(backend_.get(), batch.tokens, positions_, output_rows_);
     const auto graph_end = std::chrono::steady_clock::now();
     const double graph_seconds = std::chrono::duration<double>(graph_end - graph_start).count();
     if (!computed) {
@@ -94,6 +100,7 @@ class GgmlModelRunner final : public ModelRunner {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       times_.attention_read_bytes += attention_->planned_read_bytes(layer);
       times_.index_read_bytes += attention_->planned_index_bytes(layer);
+      archived_pages_read_ += attention_->planned_archived_pages(layer);
     }
     rows_since_give_back_ += batch.tokens.size();
     if (rows_since_give_back_ >= kRowsPerGiveBack) {
@@ -111,10 +118,11 @@ class GgmlModelRunner final : public ModelRunner {
                    .end = std::chrono::steady_clock::now()});
       nodes_.trace_step(*trace_, graph_start, graph_end);
     }
-    return (*graph)->logits();
+    return has_outputs ? (*graph)->logits() : std::span<const float>();
   }
 
   StepTimes take_step_times() override { return std::exchange(times_, {}); }
+  std::int64_t archived_pages_read() const override { return archived_pages_read_; }
   std::vector<RecallSample> take_recall() override { return attention_->take_recall(); }
 
  private:
@@ -166,7 +174,9 @@ class GgmlModelRunner final : public ModelRunner {
   ggml_gallocr_ptr allocator_;
   std::list<StepGraph> graphs_;
   std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> output_rows_;  // of the step
   StepTimes times_;
+  std::int64_t archived_pages_read_ = 0;
   std::size_t rows_since_give_back_ = 0;
 };
 

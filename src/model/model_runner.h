@@ -47,6 +47,9 @@ class ModelRunner {
 
   virtual StepTimes take_step_times() = 0;  // and reset
 
+  // Archived pages (16 pairs of a layer and KV head) that rows have attended to, since the start.
+  virtual std::int64_t archived_pages_read() const { return 0; }
+
   // PagedAttention::take_recall() of the steps since the last call. Runners that measure none have
   // none.
   virtual std::vector<RecallSample> take_recall() { return {}; }

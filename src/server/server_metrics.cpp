@@ -123,19 +123,22 @@ std::vector<MetricFamily> compression_families(const CompressionStats& stats) {
   const auto counter = [](std::string_view name, std::string_view help, double value) {
     return family({name, help, MetricType::Counter, value});
   };
-  return {counter("karez_compressed_windows_total", "Aged windows of answers that were compressed.",
-                  number(stats.windows)),
-          labelled_counter("karez_compression_pairs_total",
-                           "What became of their pairs, of one layer and KV head each.", "fate",
-                           std::vector<std::pair<std::string, double>>{
-                               {"kept", number(stats.pairs_kept)},
-                               {"archived", number(stats.pairs_archived)},
-                               {"dropped", number(stats.pairs_dropped)}}),
-          counter("karez_compression_saved_bytes_total", "KV bytes that windows gave up.",
-                  number(stats.bytes_saved)),
-          counter("karez_compression_seconds_total", "Time spent on it.", stats.seconds),
-          family({"karez_compression_query_bytes", "Kept queries of windows to come.",
-                  MetricType::Gauge, number(stats.query_bytes)})};
+  return {
+      counter("karez_compressed_windows_total", "Aged windows of answers that were compressed.",
+              number(stats.windows)),
+      labelled_counter(
+          "karez_compression_pairs_total",
+          "What became of their pairs, of one layer and KV head each.", "fate",
+          std::vector<std::pair<std::string, double>>{{"kept", number(stats.pairs_kept)},
+                                                      {"archived", number(stats.pairs_archived)},
+                                                      {"dropped", number(stats.pairs_dropped)}}),
+      counter("karez_compression_brought_back_pairs_total",
+              "Archived pairs that rows attended to, each time.", number(stats.pairs_brought_back)),
+      counter("karez_compression_saved_bytes_total", "KV bytes that windows gave up.",
+              number(stats.bytes_saved)),
+      counter("karez_compression_seconds_total", "Time spent on it.", stats.seconds),
+      family({"karez_compression_query_bytes", "Kept queries of windows to come.",
+              MetricType::Gauge, number(stats.query_bytes)})};
 }
 
 std::vector<MetricFamily> engine_families(const EngineStats& stats) {

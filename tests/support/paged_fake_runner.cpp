@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "attention/archive_page.h"
 #include "base/check.h"
 #include "kv/block_layout.h"
 #include "kv/kv_cache_manager.h"
@@ -22,16 +23,29 @@ std::uint64_t mix(std::uint64_t x) {
 
 // A value is the first coordinates of its token's key: it goes where the pair goes.
 constexpr int kParts = sizeof(std::uint64_t) / sizeof(std::uint16_t);
+constexpr int kHeadDim = 16;
 
 std::uint16_t* part_of(std::byte* slot, int token, int part) {
   return reinterpret_cast<std::uint16_t*>(slot) +
          BlockLayout::key_index(KvType::kBf16, token, part);
 }
 
-// Archived pages have no places for tokens: some bytes of the page stand for each.
-std::uint64_t archived_value(const std::byte* slot, int page, int token) {
+// Archived pages have no places for tokens: for each stands its part of the codes, and its scales.
+std::uint64_t archived_value(const std::byte* slot, int head_dim, int page, int token) {
+  const ArchiveLayout layout = ArchiveLayout::of(head_dim);
+  const std::byte* bytes = slot + archive_page_offset(head_dim, page);
+  const auto at = static_cast<std::size_t>(token);
   std::uint64_t value = 0;
-  std::memcpy(&value, slot + page * kBlockSize * 8 + token * 8, sizeof(value));
+  for (const std::size_t offset : {layout.keys_offset, layout.values_offset}) {
+    std::uint64_t codes = 0;
+    std::memcpy(&codes, bytes + offset + at * sizeof(codes), sizeof(codes));
+    value = mix(value ^ codes);
+  }
+  for (const std::size_t offset : {layout.key_scales_offset, layout.value_scales_offset}) {
+    std::uint16_t scale = 0;
+    std::memcpy(&scale, bytes + offset + at * sizeof(scale), sizeof(scale));
+    value = mix(value ^ scale);
+  }
   return value;
 }
 
@@ -43,7 +57,7 @@ std::uint64_t value_at(const KVLayerView& layer, const SequenceRows& rows, Block
   std::byte* slot = layer.slot(0, block);
   if (!has_window && entry >= rows.archived.begin && entry < rows.archived.end) {
     const std::size_t page = static_cast<std::size_t>(entry - rows.archived.begin);
-    return archived_value(slot, rows.archived.pages[page], place % kBlockSize);
+    return archived_value(slot, kHeadDim, rows.archived.pages[page], place % kBlockSize);
   }
   std::uint64_t value = 0;
   for (int part = 0; part < kParts; ++part) {
@@ -55,9 +69,17 @@ std::uint64_t value_at(const KVLayerView& layer, const SequenceRows& rows, Block
 void set_value(const KVLayerView& layer, BlockTableView table, int place, std::uint64_t value) {
   const BlockId block = table[static_cast<std::size_t>(place / kBlockSize)];
   KAREZ_CHECK(!block.is_none(), "a row is written to a block");
-  for (int part = 0; part < kParts; ++part) {
-    *part_of(layer.slot(0, block), place % kBlockSize, part) =
-        static_cast<std::uint16_t>(value >> (16 * part));
+  std::byte* slot = layer.slot(0, block);
+  const int token = place % kBlockSize;
+  for (int part = 0; part < kHeadDim; ++part) {
+    // Behind the value: numbers from 1 to 2, so that all of the pair is the token's own.
+    const auto filler =
+        static_cast<std::uint16_t>(0x3f80 | (mix(value + static_cast<std::uint64_t>(part)) & 0x7f));
+    *part_of(slot, token, part) =
+        part < kParts ? static_cast<std::uint16_t>(value >> (16 * part)) : filler;
+    auto* values = reinterpret_cast<std::uint16_t*>(
+        slot + BlockLayout::of(KvType::kBf16, kHeadDim).values_offset);
+    values[BlockLayout::value_index(KvType::kBf16, kHeadDim, token, part)] = filler;
   }
 }
 
@@ -89,7 +111,7 @@ KVCacheSpec PagedFakeRunner::kv_spec(std::vector<int> layer_windows) {
   KVCacheSpec spec;
   spec.num_layers = static_cast<int>(layer_windows.size());
   spec.num_kv_heads = 1;
-  spec.head_dim = 16;
+  spec.head_dim = kHeadDim;
   spec.layer_windows = std::move(layer_windows);
   return spec;
 }

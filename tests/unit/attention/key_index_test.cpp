@@ -280,6 +280,80 @@ TEST(KeyIndex, CoarseRecordsAreThereForLongContextsOnlyAndCopiedWithTheirBlock) 
   }
 }
 
+TEST(KeyIndex, PagesHaveRecordsOfTheirOwnOnRequestThatAreCopiedWithTheirBlock) {
+  const KVCacheSpec spec = two_group_spec();
+  const auto ranges = ranges_of_40_slots(spec);
+  EXPECT_FALSE(KeyIndex::create(spec, KeyIndexKind::kR2, ranges)->view(1).has_pages());
+  const KeyIndex plain = KeyIndex::create(spec, KeyIndexKind::kR2, ranges, {}, 10, 3).value();
+  EXPECT_EQ(plain.bytes(), 2U * 2U * 10U * 4U * 288U);
+  EXPECT_TRUE(plain.view(1).has_pages());
+  EXPECT_FALSE(plain.view(0).has_pages());
+  KeyIndex index = KeyIndex::create(spec, KeyIndexKind::kR2, ranges, {}, 9, 3).value();
+  EXPECT_EQ(index.bytes(), 2U * 2U * 10U * 4U * (288U + 18U));
+  const auto fill_of = [](int layer, int head, int page) {
+    return 60 * (layer - 1) + 20 * head + 3 * page + 1;
+  };
+  for (const int layer : {1, 2}) {
+    for (const int head : {0, 1}) {
+      const KeyIndexView view = index.view(layer);
+      std::memset(view.record(head, BlockId(22)), 250, 288);
+      std::memset(view.coarse_record(head, BlockId(22)), 251, 18);
+      for (const int page : {0, 1, 2}) {
+        const int fill = fill_of(layer, head, page);
+        std::memset(view.page_record(head, BlockId(22), page), fill, 288);
+        std::memset(view.coarse_page_record(head, BlockId(22), page), fill + 1, 18);
+      }
+    }
+  }
+  index.copy_block(BlockId(22), BlockId(29));
+  for (const int layer : {1, 2}) {
+    for (const int head : {0, 1}) {
+      const KeyIndexView view = index.view(layer);
+      EXPECT_EQ(view.record(head, BlockId(22))[287], std::byte{250});
+      EXPECT_EQ(view.coarse_record(head, BlockId(29))[17], std::byte{251});
+      for (const int page : {0, 1, 2}) {
+        const int fill = fill_of(layer, head, page);
+        EXPECT_EQ(view.page_record(head, BlockId(29), page)[0], std::byte(fill));
+        EXPECT_EQ(view.page_record(head, BlockId(29), page)[287], std::byte(fill));
+        EXPECT_EQ(view.coarse_page_record(head, BlockId(29), page)[0], std::byte(fill + 1));
+        EXPECT_EQ(view.coarse_page_record(head, BlockId(29), page)[17], std::byte(fill + 1));
+        EXPECT_EQ(view.page_record(head, BlockId(28), page)[287], std::byte{0});
+      }
+    }
+  }
+}
+
+TEST(KeyIndex, AStoredBlockGetsTheRecordsThatItsStoredKeysHadAsRows) {
+  KVCacheSpec spec = two_group_spec();
+  const auto ranges = ranges_of_40_slots(spec);
+  const std::vector<float> centres(std::size_t{3} * 2 * kDim, 0.25F);
+  std::vector<float> keys(std::size_t{kBlockSize} * kDim);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = std::sin(static_cast<float>(i));
+  }
+  std::vector<std::byte> slot(BlockLayout::of(KvType::kBf16, kDim).slot_bytes);
+  store_in_block(KvType::kBf16, kDim, slot.data(), 0, kBlockSize, {keys.data(), kDim},
+                 {keys.data(), kDim});
+  load_block_keys(KvType::kBf16, kDim, slot.data(), keys.data());
+  for (const KeyIndexKind kind :
+       {KeyIndexKind::kR2, KeyIndexKind::kR3, KeyIndexKind::kMinMax, KeyIndexKind::kMean}) {
+    KeyIndex index = KeyIndex::create(spec, kind, ranges, centres, 0).value();
+    const KeyIndexView view = index.view(2);
+    index_stored_block(view, 1, BlockId(23), kDim, KvType::kBf16, slot.data());
+    std::vector<std::byte> record(key_index_block_bytes(kind, kDim));
+    std::vector<std::byte> coarse(coarse_record_bytes(kDim));
+    if (codes_tokens(kind)) {
+      index_tokens(kind, kDim, record.data(), 0, kBlockSize, {keys.data(), kDim},
+                   view.centre(1, kDim));
+      index_mean(kDim, coarse.data(), KvType::kBf16, slot.data(), view.centre(1, kDim));
+      EXPECT_EQ(std::memcmp(view.coarse_record(1, BlockId(23)), coarse.data(), coarse.size()), 0);
+    } else {
+      index_block(kind, kDim, record.data(), KvType::kBf16, slot.data());
+    }
+    EXPECT_EQ(std::memcmp(view.record(1, BlockId(23)), record.data(), record.size()), 0);
+  }
+}
+
 TEST(KeyIndex, CreateChecksTheCentres) {
   const KVCacheSpec spec = two_group_spec();
   auto created =

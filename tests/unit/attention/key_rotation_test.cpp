@@ -40,6 +40,18 @@ TEST(KeyRotation, LeavesDotProductsAsTheyAreForEveryHeadDim) {
   }
 }
 
+TEST(KeyRotation, RotatingBackIsTheInverse) {
+  for (const int dim : {16, 48, 64, 80, 112, 256, 512}) {
+    const std::vector<float> before = random_vector(dim, 3);
+    std::vector<float> x = before;
+    rotate_key(x);
+    rotate_key_back(x);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      EXPECT_NEAR(x[i], before[i], 2e-6F) << dim;
+    }
+  }
+}
+
 TEST(KeyRotation, SpreadsOneCoordinateOverItsPowerOfTwoPart) {
   std::vector<float> x(80, 0.0F);
   x[5] = 8.0F;

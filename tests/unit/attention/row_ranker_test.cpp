@@ -116,6 +116,31 @@ class Scene {
       }
     }
   }
+  // Makes archived pages of entries [begin, end) of all sequences, three in a block, with the
+  // records that the entries had.
+  void archive(int begin, int end) {
+    pages_.clear();
+    for (int entry = begin; entry < end; ++entry) {
+      pages_.push_back(static_cast<std::uint8_t>((entry - begin) % 3));
+    }
+    const KeyIndexView view = index_.view(0);
+    for (std::size_t s = 0; s < tables_.size(); ++s) {
+      std::vector<BlockId>& table = tables_[s];
+      for (int entry = begin; entry < end; ++entry) {
+        const auto at = static_cast<std::size_t>(entry);
+        const int page = (entry - begin) % 3;
+        const BlockId block = table[at - static_cast<std::size_t>(page)];
+        for (int head = 0; head < kKvHeads; ++head) {
+          std::copy_n(view.record(head, table[at]), key_index_block_bytes(setting_.kind, kDim),
+                      view.page_record(head, block, page));
+          std::copy_n(view.coarse_record(head, table[at]), coarse_record_bytes(kDim),
+                      view.coarse_page_record(head, block, page));
+        }
+        table[at] = block;
+      }
+      sequences_[s].archived = {begin, end, pages_};
+    }
+  }
   int num_between() const { return shape().recent_begin - shape().sink_blocks; }
 
   std::vector<Named> run(const std::vector<int>& wanted, int num_threads = 1) {
@@ -179,9 +204,10 @@ class Scene {
 
   KeyIndex make_index() const {
     const BlockIdRange range{0, num_ids_};
-    return std::move(
-        KeyIndex::create(spec(), setting_.kind, std::span(&range, 1), {}, /*two_level_blocks=*/0)
-            .value());
+    return std::move(KeyIndex::create(spec(), setting_.kind, std::span(&range, 1), {},
+                                      /*two_level_blocks=*/0,
+                                      /*pages_per_block=*/3)
+                         .value());
   }
   static KVCacheSpec spec() {
     KVCacheSpec spec;
@@ -255,6 +281,7 @@ class Scene {
   KeyIndex index_;
   std::vector<SlotId> slots_;  // [kKvHeads][ids]
   std::vector<std::vector<BlockId>> tables_;
+  std::vector<std::uint8_t> pages_;
   std::vector<SequenceRows> sequences_;
   std::vector<SparseRow> rows_;
   std::vector<float> queries_;
@@ -320,6 +347,24 @@ TEST_P(RowRankerOf, OfManyTheMostUsefulAreFoundByTheirMeanKeys) {
     EXPECT_GE(found, 10);
     EXPECT_EQ(list.blocks.front(), all.front().second);
   }
+}
+
+TEST_P(RowRankerOf, ArchivedPagesAreNamedLikeBlocks) {
+  const auto named = [](bool is_archived) {
+    Scene scene({.num_sequences = 2, .cpu_level = GetParam()});
+    for (int s = 0; s < 2; ++s) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        for (int b = 0; b < kBlocks; ++b) {
+          scene.take_slot(s, head, b);
+        }
+      }
+    }
+    if (is_archived) {
+      scene.archive(10, 57);
+    }
+    return scene.run({20, 20});
+  };
+  EXPECT_EQ(named(true), named(false));
 }
 
 TEST(RowRanker, SinkRecentAndResidentBlocksAreNotNamed) {

@@ -41,6 +41,31 @@ TEST(SparseRows, AreRowsBeyondThePromptWhoseContextExceedsTheBudget) {
   EXPECT_TRUE(is(4, 4, 0, 5000));
 }
 
+TEST(SparseRows, ContextIsWhatTheTableHoldsAndPositionsAreTrue) {
+  std::vector<SequenceRows> sequences = {rows(5000, 3, 5001), rows(5000, 3, 0)};
+  sequences[0].num_gone = 4480;  // 521 pairs lie before the second row
+  sequences[1].num_gone = 4496;
+  const SparseRows sparse = find_sparse_rows(sequences, with_budget(512), 1);
+  ASSERT_EQ(sparse.rows.size(), 2U);
+  EXPECT_EQ(sparse.rows[0].position, 5001);
+  EXPECT_EQ(sparse.rows[0].place, 521);
+  EXPECT_EQ(sparse.rows[0].shape.num_blocks, 33);
+  EXPECT_EQ(sparse.rows[1].position, 5002);
+}
+
+TEST(SparseRows, TheArchivedPartOfAListIsARangeOfIt) {
+  const std::vector<std::int32_t> list = {0, 3, 7, 8, 12, 20};
+  const auto part = [&list](int begin, int end) {
+    const ArchivedEntries archived{begin, end, {}};
+    const auto found = archived_of(list, archived);
+    return std::vector<std::int32_t>(found.begin(), found.end());
+  };
+  EXPECT_EQ(part(3, 12), (std::vector<std::int32_t>{3, 7, 8}));
+  EXPECT_EQ(part(4, 21), (std::vector<std::int32_t>{7, 8, 12, 20}));
+  EXPECT_EQ(part(0, 0), std::vector<std::int32_t>{});
+  EXPECT_EQ(part(13, 19), std::vector<std::int32_t>{});
+}
+
 TEST(SparseRows, ListsOfHeadsAndRowsDoNotOverlap) {
   const std::vector<SequenceRows> sequences = {rows(5000, 2, 0), rows(9000, 1, 0)};
   const SparseRows by_head = find_sparse_rows(sequences, with_budget(512), 3);

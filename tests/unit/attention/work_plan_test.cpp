@@ -83,6 +83,44 @@ TEST(WorkPlan, ItemsCoverEveryRowHeadAndChunkOnceWithTheBiggestFirst) {
   }
 }
 
+TEST(WorkPlan, PositionsThatAreGoneHaveNoChunksWhereThereIsNoWindow) {
+  std::vector<SequenceRows> sequences = {rows(1600, 1)};
+  sequences[0].num_gone = 608;
+  const GroupPlan plan = make_group_plan(sequences, 0, {1, 1, 1});
+  EXPECT_EQ(plan.jobs[0].chunk_end, 4);  // place 992
+  EXPECT_EQ(plan.blocks_read, 63);
+  const GroupPlan windowed = make_group_plan(sequences, 20, {1, 1, 1});
+  EXPECT_EQ(windowed.jobs[0].chunk_begin, 6);
+  EXPECT_EQ(windowed.jobs[0].chunk_end, 7);
+}
+
+TEST(WorkPlan, ArchivedPagesHaveChunksBehindThoseOfBlocks) {
+  std::vector<SequenceRows> sequences = {rows(1600, 1), rows(1600, 1)};
+  const std::vector<std::uint8_t> pages(40);
+  for (SequenceRows& of : sequences) {
+    of.num_gone = 320;
+    of.archived = {10, 50, pages};
+  }
+  sequences[1].first_sparse_position = 0;
+  SparseOptions options;
+  options.token_budget = 512;
+  const SparseRows sparse = find_sparse_rows(sequences, options, 1);
+  const GroupPlan plan = make_group_plan(sequences, 0, {1, 1, 1}, sparse.rows);
+  ASSERT_EQ(plan.jobs.size(), 2U);
+  EXPECT_EQ(plan.jobs[0].chunk_end, 3);  // place 1280 - 640
+  EXPECT_EQ(plan.jobs[0].archived_chunks, 3);
+  EXPECT_EQ(plan.jobs[0].end(), 6);
+  EXPECT_EQ(plan.jobs[1].chunk_end, 2);        // 32 blocks, all of which
+  EXPECT_EQ(plan.jobs[1].archived_chunks, 2);  // may be pages
+  EXPECT_EQ(plan.items.size(), 6U + 4U);
+  EXPECT_EQ(plan.num_split_chunks, 6 + 4);
+  EXPECT_EQ(plan.blocks_read, 41 + 32);
+  EXPECT_EQ(plan.pages_read, 40);
+  const GroupPlan windowed = make_group_plan(sequences, 100, {1, 1, 1});
+  EXPECT_EQ(windowed.pages_read, 0);
+  EXPECT_EQ(windowed.jobs[0].archived_chunks, 0);
+}
+
 TEST(WorkPlan, SparseRowsAreJobsOfTheirOwnBesideDenseTiles) {
   std::vector<SequenceRows> sequences = {rows(1000, 5), rows(100, 40), rows(3000, 1)};
   sequences[0].first_sparse_position = 1002;

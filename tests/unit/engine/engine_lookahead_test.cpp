@@ -27,7 +27,7 @@ namespace karez::test {
 namespace {
 
 constexpr int kVocabSize = 300;
-constexpr int kPromptTokens = 600;
+constexpr int kPromptTokens = 360;
 constexpr int kGenerated = 16;
 constexpr int kNumRequests = 3;
 
@@ -165,7 +165,7 @@ class EngineLookahead : public testing::Test {
                            .value());
     const KVCacheSpec spec = runner->config().kv_cache_spec(KvType::kF32);
     EngineOptions options;
-    options.context_tokens = 700;
+    options.context_tokens = 460;
     options.prefix_cache = false;
     options.scheduler.max_num_batched_tokens = 64;
     std::int64_t slots = spec.slots_for_sequence(options.context_tokens, 64) * kNumRequests;

@@ -104,7 +104,8 @@ class WindowCompressorTest : public testing::Test {
     }
   }
   CompressionTask task(int window = 0) const {
-    return {sequence_, kv_->num_tokens(sequence_), schedule(), window};
+    return {sequence_, kv_->num_tokens(sequence_), schedule(), window,
+            schedule().publication(window)};
   }
   // The positions whose pairs are at places [begin, end); values must be those of the keys.
   std::vector<int> positions_at(int layer, int head, int begin, int end) const {
@@ -396,7 +397,7 @@ TEST_F(WindowCompressorTest, AForkHasTheQueriesAndAWindowOfItsOwn) {
   work(3);
   const SequenceId fork = *kv_->fork(sequence_, 100);
   compressor_->fork(sequence_, fork);
-  EXPECT_EQ(compressor_->units_left({fork, 100, schedule(), 0}), 4);
+  EXPECT_EQ(compressor_->units_left({fork, 100, schedule(), 0, schedule().publication(0)}), 4);
   compressor_->forget(sequence_);
   const SequenceId parent = std::exchange(sequence_, fork);
   grow(112);

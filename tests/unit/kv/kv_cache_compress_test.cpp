@@ -540,32 +540,6 @@ TEST_F(KVCacheCompress, NewBlocksStayInTheFastTier) {
   EXPECT_EQ(kv_->check_invariants(), "");
 }
 
-TEST(CompressionSchedule, WindowsFollowTheFirstPosition) {
-  const CompressionSchedule schedule{
-      .first_position = 32, .window_tokens = 64, .kept_tokens = 16, .recent_tokens = 20};
-  EXPECT_TRUE(schedule.is_on());
-  EXPECT_FALSE(CompressionSchedule{}.is_on());
-  EXPECT_EQ(schedule.begin_of(0), 32);
-  EXPECT_EQ(schedule.begin_of(3), 32 + 3 * 64);
-  EXPECT_EQ(schedule.publication_of(0), 32 + 64 + 20);
-  EXPECT_EQ(schedule.publication_of(3), 32 + 4 * 64 + 20);
-  EXPECT_EQ(schedule.kept_blocks(), 1);
-  EXPECT_EQ(schedule.archived_pages(), 0);
-  EXPECT_EQ(schedule.archived_blocks(), 0);
-}
-
-TEST(CompressionSchedule, ArchivedPagesFillWholeBlocks) {
-  CompressionSchedule schedule{.first_position = 0,
-                               .window_tokens = 160,
-                               .kept_tokens = 48,
-                               .recent_tokens = 0,
-                               .pages_per_block = 3};
-  EXPECT_EQ(schedule.archived_pages(), 7);
-  EXPECT_EQ(schedule.archived_blocks(), 3);
-  schedule.pages_per_block = 7;
-  EXPECT_EQ(schedule.archived_blocks(), 1);
-}
-
 TEST(CompressionSchedule, WhatASequenceHoldsAtMostIsWhatItHeld) {
   const CompressionSchedule schedule{
       .first_position = 32, .window_tokens = 64, .kept_tokens = 32, .recent_tokens = 20};

@@ -108,7 +108,7 @@ class SchedulerCompress : public testing::Test {
       const int end = planned.first_position + planned.num_rows();
       for (const CompressionCandidate& candidate : candidates_) {
         if (candidate.kv == planned.kv) {
-          EXPECT_LE(end, candidate.schedule.publication_of(candidate.window)) << "crosses it";
+          EXPECT_LE(end, candidate.publication.position) << "crosses it";
         }
       }
       said.push_back(
