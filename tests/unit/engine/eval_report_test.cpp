@@ -120,5 +120,63 @@ TEST(EvalReport, ThePlotHasALineForEachIndex) {
   EXPECT_THAT(to_plot(dense), Not(HasSubstr("<circle")));
 }
 
+EvalReport compressed_sample() {
+  EvalReport report;
+  report.model = "model.gguf";
+  for (const CompressArchive archive : {CompressArchive::kOff, CompressArchive::kR4}) {
+    for (const double keep : {0.5, 0.25}) {
+      EvalModeResult result = sparse_result(0, (1 - keep) / 10);
+      result.mode = {};
+      result.mode.compression = CompressionOptions{.keep = keep,
+                                                   .chunk = CompressChunk::kFixed,
+                                                   .fixed_chunk_tokens = 4,
+                                                   .archive = archive};
+      for (EvalDocumentResult& document : result.documents) {
+        document.prompt_tokens = 64;
+        document.compressed = CompressedRun{.windows = 6,
+                                            .kv_bytes = static_cast<std::int64_t>(1000 * keep),
+                                            .dense_kv_bytes = 1000,
+                                            .compress_seconds = 0.5,
+                                            .seconds = 10};
+      }
+      report.modes.push_back(std::move(result));
+    }
+  }
+  return report;
+}
+
+TEST(EvalReport, CompressionHasATableOfItsOwn) {
+  const std::string table = to_table(compressed_sample());
+  for (const char* part :
+       {"windows of 1024 generated tokens", "25 bidirectional fixed=4     r4 ", "25.0 %", "5.0 %",
+        "+0.0750 +- ", "1 (2) / 2", "dense bf16 50 % bidirectional fixed=4 off", "80-100 %"}) {
+    EXPECT_THAT(table, HasSubstr(part));
+  }
+  EXPECT_THAT(table, Not(HasSubstr("block index")));
+}
+
+TEST(EvalReport, JsonHasWhatWasCompressed) {
+  const nlohmann::json json = to_json(compressed_sample());
+  const nlohmann::json& mode = json["modes"][1];
+  EXPECT_EQ(mode["compression"]["keep"], 0.25);
+  EXPECT_EQ(mode["compression"]["chunk"], "fixed=4");
+  EXPECT_EQ(mode["compression"]["archive"], "off");
+  EXPECT_EQ(mode["compression"]["kept_tokens"], 256);
+  EXPECT_EQ(mode["documents"][0]["prompt_tokens"], 64);
+  EXPECT_EQ(mode["documents"][0]["compressed"]["kv_share"], 0.25);
+  // Of the two documents that count.
+  EXPECT_EQ(mode["compressed"]["windows"], 12);
+  EXPECT_EQ(mode["compressed"]["kv_bytes"], 500);
+  EXPECT_FALSE(to_json(sample())["modes"][0].contains("compression"));
+}
+
+TEST(EvalReport, ThePlotOfCompressionIsOverBytesAndHasALineForEachWay) {
+  const std::string svg = to_plot(compressed_sample());
+  for (const char* part :
+       {">bidirectional fixed=4 off<", ">bidirectional fixed=4 r4<", ">25<", ">50<", "KV bytes"}) {
+    EXPECT_THAT(svg, HasSubstr(part));
+  }
+}
+
 }  // namespace
 }  // namespace karez
