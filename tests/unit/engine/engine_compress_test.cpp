@@ -549,7 +549,7 @@ TEST_F(EngineCompressed, WhatIsAskedForWronglyIsNamed) {
               HasSubstr("kv_compression.keep is 1"));
   for (const int window : {0, 16, 40, (1 << 20) + 16}) {
     EXPECT_THAT(refused({.enabled = {}, .keep = {}, .window_tokens = window}),
-                HasSubstr("compress-window is " + std::to_string(window)));
+                HasSubstr("kv_compression.window is " + std::to_string(window)));
   }
   // Nothing is wrong with figures that are not used.
   Request off = request(20, 5, 3);

@@ -27,7 +27,7 @@ namespace karez::test {
 namespace {
 
 constexpr int kVocabSize = 300;
-constexpr int kPromptTokens = 360;
+constexpr int kPromptTokens = 600;
 constexpr int kGenerated = 16;
 constexpr int kNumRequests = 3;
 
@@ -165,7 +165,7 @@ class EngineLookahead : public testing::Test {
                            .value());
     const KVCacheSpec spec = runner->config().kv_cache_spec(KvType::kF32);
     EngineOptions options;
-    options.context_tokens = 460;
+    options.context_tokens = 700;
     options.prefix_cache = false;
     options.scheduler.max_num_batched_tokens = 64;
     std::int64_t slots = spec.slots_for_sequence(options.context_tokens, 64) * kNumRequests;
@@ -270,7 +270,7 @@ TEST_F(EngineLookahead, DraftsThatAreHalfRightChangeNoToken) {
 TEST_F(EngineLookahead, DraftsOfTheModelItselfChangeNoToken) {
   find_expected();
   EXPECT_EQ(run({.drafter = Drafter::kSelf, .has_home = false}), expected_);
-  for (const char* sources : {"off", "self", "previous,draft,self,layer"}) {
+  for (const char* sources : {"self", "previous,draft,self,layer"}) {
     EXPECT_EQ(run({.sources = sources, .drafter = Drafter::kSelf}), expected_) << sources;
     EXPECT_GT(stats_.speculation.draft_tokens, 0);
     EXPECT_EQ(prefetch_.of(LookaheadSource::kSelf).predicted > 0,
@@ -280,15 +280,13 @@ TEST_F(EngineLookahead, DraftsOfTheModelItselfChangeNoToken) {
 
 TEST_F(EngineLookahead, HintsAtRandomCostTimeAndNoToken) {
   find_expected();
-  for (const bool is_slow : {false, true}) {
-    EXPECT_EQ(run({.hints_anything = true, .is_slow = is_slow}), expected_);
-    EXPECT_GT(prefetch_.total().fetched, 100);
-    EXPECT_EQ(run({.sources = "previous,layer",
-                   .hints_anything = true,
-                   .is_slow = is_slow,
-                   .fetch_cap_bytes = 1 << 16}),
-              expected_);
-  }
+  EXPECT_EQ(run({.hints_anything = true}), expected_);
+  EXPECT_GT(prefetch_.total().fetched, 100);
+  EXPECT_EQ(run({.sources = "previous,layer",
+                 .hints_anything = true,
+                 .is_slow = true,
+                 .fetch_cap_bytes = 1 << 16}),
+            expected_);
 }
 
 TEST_F(EngineLookahead, ASlowTierAndASmallCapGiveTheSameTokens) {
