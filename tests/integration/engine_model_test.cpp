@@ -11,6 +11,7 @@
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -93,6 +94,8 @@ class EngineModel : public testing::TestWithParam<const char*> {
     options.scheduler.max_num_batched_tokens = way.batched_tokens;
     options.context_tokens = 1024;
     options.prefix_cache = way.prefix_cache;
+    options.compress = compression_.has_value();
+    options.compression = compression_.value_or(CompressionOptions{});
     if (sparse_.is_on()) {
       options.scheduler.max_dense_tokens = sparse_.token_budget / kBlockSize * kBlockSize;
     }
@@ -186,6 +189,7 @@ class EngineModel : public testing::TestWithParam<const char*> {
   TemporaryFile file_{"f32.gguf"};
   CurrentLoader current_loader_;
   SparseOptions sparse_;
+  std::optional<CompressionOptions> compression_;
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Vocabulary> vocabulary_;
@@ -199,6 +203,16 @@ TEST_P(EngineModel, TheAnswerIsTheSameHoweverItWasRun) { expect_same_however_run
 TEST_P(SparseEngineModel, ASparseAnswerIsTheSameHoweverItWasRun) {
   load({.token_budget = 192, .recent_window = 64});
   expect_same_however_run();
+}
+
+// Without recent tokens no window is compressed earlier where slots are short.
+TEST_P(SparseEngineModel, ACompressedAnswerIsTheSameHoweverItWasRun) {
+  compression_ = {.window_tokens = 64, .recent_tokens = 0, .compresses_prompt = true};
+  expect_same_however_run();
+  const auto engine = make_engine({"counted"});
+  run(*engine, {prompt(0)});
+  EXPECT_EQ(engine->stats().compression.windows, (kPromptTokens - kBlockSize) / 64);
+  EXPECT_GT(engine->stats().compression.pairs_brought_back, 0);
 }
 
 TEST_P(SparseEngineModel, ABudgetOfTheWholeContextIsDense) {

@@ -5,6 +5,8 @@
 // Owns: nothing.
 #pragma once
 
+#include <cstdint>
+
 #include "model/model_runner.h"
 
 namespace karez::test {
@@ -17,6 +19,7 @@ class BorrowedRunner final : public ModelRunner {
     return runner_.forward(batch, kv);
   }
   StepTimes take_step_times() override { return runner_.take_step_times(); }
+  std::int64_t archived_pages_read() const override { return runner_.archived_pages_read(); }
 
  private:
   ModelRunner& runner_;
