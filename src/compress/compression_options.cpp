@@ -116,7 +116,7 @@ int CompressionOptions::kept_tokens() const {
 Expected<void> CompressionOptions::validate() const {
   constexpr int kMaxTokens = 1 << 20;
   const Expected<void> checks[] = {
-      in_range("compress-keep", keep, keep > 0 && keep < 1, "values between 0 and 1"),
+      in_range("compress-keep", keep, keep > 0 && keep < 1, "numbers above 0 and below 1"),
       in_range("compress-window", window_tokens,
                window_tokens >= 2 * kBlockSize && window_tokens <= kMaxTokens &&
                    window_tokens % kBlockSize == 0,

@@ -236,10 +236,23 @@ void read_compression(FieldReader& reader, Request& request) {
     return;
   }
   FieldReader inner(*value, reader.path_of(kField), reader.problem());
+  for (const auto& [key, unused] : value->items()) {
+    if (key != "enabled" && key != "keep" && key != "window") {
+      inner.wrong(key, "not a field", "enabled, keep and window");
+    }
+  }
   asked.enabled = inner.boolean("enabled").value_or(true);
   asked.keep = inner.number("keep", 0, 1);
-  if (const auto window = inner.integer("window", 0, INT32_MAX)) {
+  if (asked.keep && (*asked.keep <= 0 || *asked.keep >= 1)) {
+    inner.wrong("keep", fmt::format("the number {}", *asked.keep), "numbers above 0 and below 1");
+  }
+  constexpr std::int64_t kLeastWindow = 32;
+  constexpr std::int64_t kBlock = 16;
+  if (const auto window = inner.integer("window", kLeastWindow, 1 << 20)) {
     asked.window_tokens = static_cast<int>(*window);
+    if (*window % kBlock != 0) {
+      inner.wrong("window", fmt::format("the number {}", *window), "multiples of 16");
+    }
   }
 }
 

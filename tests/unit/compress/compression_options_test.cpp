@@ -53,8 +53,8 @@ TEST(CompressionOptions, ErrorsNameTheFieldItsValueAndWhatIsAllowed) {
     Change change;
     std::string text;
   } cases[] = {
-      {[](auto& o) { o.keep = 0; }, "compress-keep is 0, allowed are values between 0 and 1"},
-      {[](auto& o) { o.keep = 1; }, "compress-keep is 1, allowed are values between 0 and 1"},
+      {[](auto& o) { o.keep = 0; }, "compress-keep is 0, allowed are numbers above 0 and below 1"},
+      {[](auto& o) { o.keep = 1; }, "compress-keep is 1, allowed are numbers above 0 and below 1"},
       {[](auto& o) { o.keep = -0.5; }, "compress-keep is -0.5,"},
       {[](auto& o) { o.keep = std::numeric_limits<double>::quiet_NaN(); }, "compress-keep is nan,"},
       {[](auto& o) { o.window_tokens = 0; },

@@ -107,6 +107,11 @@ TEST(GenerationRequest, WrongFieldsAreA400ThatNamesThem) {
            {R"("kv_compression":{"window":64.5})", "kv_compression.window"},
            {R"("kv_compression":{"window":99999999999})", "kv_compression.window"},
            {R"("kv_compression":{"window":true})", "kv_compression.window"},
+           {R"("kv_compression":{"keep":0})", "kv_compression.keep"},
+           {R"("kv_compression":{"keep":1})", "kv_compression.keep"},
+           {R"("kv_compression":{"window":16})", "kv_compression.window"},
+           {R"("kv_compression":{"window":40})", "kv_compression.window"},
+           {R"("kv_compression":{"recent":32})", "kv_compression.recent"},
        }) {
     for (const auto& parsed : {chat(bad.fields), completion(bad.fields)}) {
       ASSERT_FALSE(parsed.has_value()) << bad.fields;
@@ -225,7 +230,7 @@ TEST(GenerationRequest, CompressionIsAskedForOrNot) {
            {R"("kv_compression":{"keep":0.25})", true, 0.25, {}},
            {R"("kv_compression":{"window":512,"keep":null})", true, {}, 512},
            {R"("kv_compression":{"enabled":false,"keep":0.5,"window":64})", false, 0.5, 64},
-           {R"("kv_compression":{"keep":1,"window":0,"other":3})", true, 1.0, 0},
+           {R"("kv_compression":{"keep":0.75,"window":32})", true, 0.75, 32},
        }) {
     for (const auto& parsed : {chat(one.fields), completion(one.fields)}) {
       ASSERT_TRUE(parsed.has_value()) << one.fields << ": " << parsed.error().message;
