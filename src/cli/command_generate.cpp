@@ -7,7 +7,6 @@
 #include <memory>
 #include <utility>
 
-#include "attention/archive_page.h"
 #include "base/bytes.h"
 #include "cli/commands.h"
 #include "cli/generate_options.h"
@@ -221,8 +220,7 @@ Expected<int> generate(const GenerateFlags& typed) {
       return fail(StatusCode::kInvalidArgument, kNothingToCompress);
     }
     generator_options.compression =
-        schedule_of(options.compression, static_cast<int>(tokens->size()), kBlockSize,
-                    pages_per_block(options.kv_type, config->head_dim));
+        schedule_in((*kv)->spec(), options.compression, static_cast<int>(tokens->size()));
   }
   if (auto fits = check_prompt(*tokens, generator_options, config->vocab_size, **kv); !fits) {
     return fail(std::move(fits.error()));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "attention/archive_page.h"
 #include "kv/prefix_cache.h"
 
 namespace karez {
@@ -188,8 +187,7 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
     }
     return fail(valid.error().code(), fmt::format("kv_compression.{}", message));
   }
-  return schedule_of(options, static_cast<int>(request.prompt.size()), kBlockSize,
-                     pages_per_block(spec_.type, spec_.head_dim));
+  return schedule_in(spec_, options, static_cast<int>(request.prompt.size()));
 }
 
 void Engine::cancel(RequestId id) {

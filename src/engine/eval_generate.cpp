@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "attention/archive_page.h"
 #include "engine/eval_store.h"
 #include "engine/sequence_compression.h"
 #include "engine/window_compressor.h"
@@ -21,8 +20,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 CompressionSchedule schedule_of_mode(const ModelConfig& config, const EvalMode& mode,
                                      int prompt_tokens) {
-  return schedule_of(*mode.compression, prompt_tokens, kBlockSize,
-                     pages_per_block(mode.kv_type, config.head_dim));
+  return schedule_in(config.kv_cache_spec(mode.kv_type), *mode.compression, prompt_tokens);
 }
 
 // One mode's view of the document.

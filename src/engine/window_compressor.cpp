@@ -25,6 +25,11 @@ int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
 }  // namespace
 
+CompressionSchedule schedule_in(const KVCacheSpec& spec, const CompressionOptions& options,
+                                int prompt_tokens) {
+  return schedule_of(options, prompt_tokens, kBlockSize, pages_per_block(spec.type, spec.head_dim));
+}
+
 // One window under way.
 struct WindowCompressor::Window {
   int number = -1;
@@ -142,18 +147,21 @@ void WindowCompressor::start(State& state, const CompressionTask& task) {
   }
 }
 
+BlockTableView WindowCompressor::window_blocks(const CompressionTask& task) const {
+  const std::int64_t first =
+      (task.schedule.begin_of(task.window) - kv_.num_gone(task.sequence)) / kBlockSize;
+  return kv_.table(task.sequence, group_)
+      .subspan(size_of(first), size_of(task.schedule.window_tokens / kBlockSize));
+}
+
 std::span<const std::byte* const> WindowCompressor::window_slots(const CompressionTask& task,
                                                                  int layer, int head) {
   const KVLayerView view = kv_.layer(layer);
-  const BlockTableView table = kv_.table(task.sequence, group_);
-  const std::int64_t first =
-      (task.schedule.begin_of(task.window) - kv_.num_gone(task.sequence)) / kBlockSize;
   slots_.clear();
-  for (const BlockId block :
-       table.subspan(size_of(first), size_of(task.schedule.window_tokens / kBlockSize))) {
+  for (const BlockId block : window_blocks(task)) {
     slots_.push_back(view.slot(head, block));
   }
-  sinks_.assign(1, view.slot(head, table.front()));
+  sinks_.assign(1, view.slot(head, kv_.table(task.sequence, group_).front()));
   return slots_;
 }
 
@@ -163,14 +171,11 @@ bool WindowCompressor::load_window(const CompressionTask& task, int layer) {
   if (residency == nullptr) {
     return true;
   }
-  const BlockTableView table = kv_.table(task.sequence, group_);
-  const std::int64_t first =
-      (task.schedule.begin_of(task.window) - kv_.num_gone(task.sequence)) / kBlockSize;
   residency->begin_layer(layer);
   for (int head = 0; head < kv_.spec().num_kv_heads; ++head) {
-    residency->need(head, table.front());
-    for (int i = 0; i < task.schedule.window_tokens / kBlockSize; ++i) {
-      residency->need(head, table[size_of(first + i)]);
+    residency->need(head, kv_.table(task.sequence, group_).front());
+    for (const BlockId block : window_blocks(task)) {
+      residency->need(head, block);
     }
   }
   return residency->load().empty();

@@ -39,6 +39,10 @@ struct CompressionTask {
   Publication publication;
 };
 
+// For a sequence in a store of that spec; its first block, which draws attention, stays as it is.
+CompressionSchedule schedule_in(const KVCacheSpec& spec, const CompressionOptions& options,
+                                int prompt_tokens);
+
 class WindowCompressor final : public SequenceListener {
  public:
   // The dimensions of attention that scores need.
@@ -93,6 +97,8 @@ class WindowCompressor final : public SequenceListener {
   bool may_score(const CompressionTask& task) const;
   bool may_pack(const CompressionTask& task) const;
   void start(State& state, const CompressionTask& task);
+  // As they are in the sequence's table.
+  BlockTableView window_blocks(const CompressionTask& task) const;
   bool load_window(const CompressionTask& task, int layer);
   void score_layer(State& state, const CompressionTask& task, int index);
   void pack_layer(State& state, const CompressionTask& task, int index);
