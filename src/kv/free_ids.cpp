@@ -27,6 +27,21 @@ std::uint32_t FreeIds::take() {
   return static_cast<std::uint32_t>(first_word_ * 64 + static_cast<std::size_t>(bit));
 }
 
+std::optional<std::uint32_t> FreeIds::take_four() {
+  constexpr std::uint64_t kFirstOfFour = 0x1111'1111'1111'1111;
+  for (std::size_t i = first_word_; i < words_.size(); ++i) {
+    std::uint64_t& word = words_[i];
+    const std::uint64_t whole = word & (word >> 1) & (word >> 2) & (word >> 3) & kFirstOfFour;
+    if (whole != 0) {
+      const int bit = std::countr_zero(whole);
+      word &= ~(std::uint64_t{0xF} << bit);
+      num_free_ -= 4;
+      return static_cast<std::uint32_t>(i * 64 + static_cast<std::size_t>(bit));
+    }
+  }
+  return std::nullopt;
+}
+
 void FreeIds::give_back(std::uint32_t id) {
   KAREZ_CHECK(id < num_ids_, "the id is not one of this set");
   KAREZ_CHECK(!is_free(id), "the id is given back twice");

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace karez {
@@ -21,6 +22,9 @@ class FreeIds {
   // Cost: amortised over the ids handed out, plus one pass over the bitmap for each time that an
   // id below all free ones was given back.
   std::uint32_t take();
+  // The lowest four free ids that begin at a multiple of four, of which it gives the first. None:
+  // no such four are free.
+  std::optional<std::uint32_t> take_four();
   // Requires: id was taken.
   void give_back(std::uint32_t id);
 

@@ -1,6 +1,9 @@
 // What a sequence keeps below the fast tier.
 #include <algorithm>
+#include <array>
+#include <utility>
 
+#include "base/check.h"
 #include "kv/kv_cache_manager.h"
 #include "kv/kv_cache_manager_impl.h"
 #include "kv/window_blocks.h"
@@ -41,6 +44,50 @@ void KVCacheManager::demote(SequenceId sequence) {
     }
   }
   impl_->residency->advance();
+}
+
+std::optional<SequenceId> KVCacheManager::open_at_home(
+    int num_tokens,
+    const std::function<ExtentId(int layer, int kv_head, std::int64_t first_entry)>& extent_of) {
+  KAREZ_CHECK(impl_->residency != nullptr, "a store with a home tier");
+  KAREZ_CHECK(num_tokens > 0 && num_tokens % kExtentTokens == 0, "whole extents");
+  const std::int64_t size = num_blocks(num_tokens);
+  LogicalBlocks& blocks = impl_->blocks;
+  CachedSequence sequence{num_tokens, {}};
+  bool has_room = true;
+  for (std::size_t g = 0; g < layer_groups().size() && has_room; ++g) {
+    const std::int64_t kept =
+        std::min(size, first_kept_block(num_tokens, layer_groups()[g].window));
+    CachedTable& table = sequence.tables.emplace_back();
+    table.num_released = kept - kept % kExtentBlocks;
+    table.num_sent = size;
+    table.blocks.resize(static_cast<std::size_t>(table.num_released));
+    while (has_room && static_cast<std::int64_t>(table.blocks.size()) < size) {
+      std::array<BlockId, kExtentBlocks> four;
+      has_room = blocks.allocate_at_home(static_cast<int>(g), four);
+      if (has_room) {
+        table.blocks.insert(table.blocks.end(), four.begin(), four.end());
+      }
+    }
+  }
+  if (!has_room) {
+    for (CachedTable& table : sequence.tables) {
+      impl_->drop_from(table, 0);
+    }
+    return std::nullopt;
+  }
+  for (std::size_t g = 0; g < sequence.tables.size(); ++g) {
+    const CachedTable& table = sequence.tables[g];
+    for (const int layer : layer_groups()[g].layers) {
+      for (int head = 0; head < spec().num_kv_heads; ++head) {
+        for (std::int64_t i = table.num_released; i < size; i += kExtentBlocks) {
+          impl_->residency->adopt(layer, head, table.blocks[static_cast<std::size_t>(i)],
+                                  extent_of(layer, head, i));
+        }
+      }
+    }
+  }
+  return impl_->add(std::move(sequence));
 }
 
 }  // namespace karez

@@ -20,7 +20,8 @@ Expected<std::unique_ptr<KVCacheManager>> KVCacheManager::create(const KVCacheSp
   std::int64_t home_blocks = 0;
   if (home != nullptr) {
     KAREZ_CHECK(home->block_bytes() == spec.slot_bytes(), "a home for blocks of this size");
-    home_blocks = home->capacity().num_extents * kExtentBlocks;
+    const TierCapacity capacity = home->capacity();
+    home_blocks = (capacity.num_extents + capacity.num_foreign_extents) * kExtentBlocks;
   }
   auto blocks = LogicalBlocks::create(spec, cap_bytes, home_blocks);
   if (!blocks) {

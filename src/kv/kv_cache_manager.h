@@ -164,6 +164,16 @@ class KVCacheManager {
   // all its slots can be taken. It stays open.
   void demote(SequenceId sequence);
 
+  // A new sequence whose tokens were computed elsewhere. Its blocks are at home alone, in extents
+  // that have their content already: extent_of gives that of entries [first_entry, + kExtentBlocks)
+  // of a layer and head, each asked for once; from here on they are the store's to free. Takes no
+  // slots. Entries that no later row reads (sliding windows) are left out, as whole extents.
+  // Requires: a home tier; num_tokens > 0, a multiple of kExtentTokens.
+  // None: too few blocks are free; extent_of was not called.
+  [[nodiscard]] std::optional<SequenceId> open_at_home(
+      int num_tokens,
+      const std::function<ExtentId(int layer, int kv_head, std::int64_t first_entry)>& extent_of);
+
   int num_tokens(SequenceId sequence) const;
   BlockTableView table(SequenceId sequence, int group) const;
   // Keeps all blocks that the sequence has now from being freed until the pin is gone.

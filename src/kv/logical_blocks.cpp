@@ -88,6 +88,23 @@ bool LogicalBlocks::allocate(int group, std::span<BlockId> out) {
   return true;
 }
 
+bool LogicalBlocks::allocate_at_home(int group, std::span<BlockId, kExtentBlocks> out) {
+  static_assert(kExtentBlocks == 4, "FreeIds gives four at a time");
+  Range& range = ranges_[index(group)];
+  const auto first = range.free.take_four();
+  if (!first) {
+    return false;
+  }
+  range.high_water = std::max(range.high_water, std::size_t{*first} + out.size());
+  std::uint32_t id = range.first_id + *first;
+  for (BlockId& block : out) {
+    block = BlockId(id++);
+    references_[block.value] = 1;
+    presence_[block.value] = {};
+  }
+  return true;
+}
+
 void LogicalBlocks::add_reference(BlockId block) {
   KAREZ_CHECK(references_[block.value] > 0, "a free block cannot be shared");
   if (++references_[block.value] == 2) {

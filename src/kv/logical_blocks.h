@@ -33,6 +33,7 @@
 #include "kv/idle_blocks.h"
 #include "kv/kv_cache_spec.h"
 #include "kv/kv_types.h"
+#include "kv/tier/transfer.h"
 
 namespace karez {
 
@@ -61,6 +62,9 @@ class LogicalBlocks {
   // blocks give up their slots if too few are free.
   // Slots are taken in the order layer, head, block.
   [[nodiscard]] bool allocate(int group, std::span<BlockId> out);
+  // Takes kExtentBlocks blocks of one extent, without slots and with one reference each; Residency
+  // says where their content is. False: no such blocks are free.
+  [[nodiscard]] bool allocate_at_home(int group, std::span<BlockId, kExtentBlocks> out);
   void add_reference(BlockId block);
   void drop_reference(BlockId block);
   void pin(BlockId block);

@@ -55,6 +55,18 @@ std::span<Residency::Row> Residency::rows_of(BlockId block) {
   return std::span(rows_).subspan(first, end - first);
 }
 
+ExtentId& Residency::extent_of(const Row& row, std::uint32_t block) {
+  return extents_[row.first_extent + (block - row.blocks.first_id) / kExtentBlocks];
+}
+
+std::int64_t Residency::bytes_of(std::int64_t blocks) const {
+  return blocks * static_cast<std::int64_t>(std::as_const(blocks_).pool().slot_bytes());
+}
+
+PrefetchStats::BySource& Residency::source_counts(std::size_t entry) {
+  return counters_.prefetch.of(static_cast<LookaheadSource>(state_[entry] >> kSourceShift));
+}
+
 SlotId Residency::slot_of(const std::byte* memory) const {
   const BlockPool& pool = std::as_const(blocks_).pool();
   return SlotId(static_cast<std::uint32_t>(static_cast<std::size_t>(memory - pool.base()) /
@@ -105,6 +117,27 @@ void Residency::free_extent_if_unused(Row& row, std::uint32_t block) {
   ExtentId& extent = extent_of(row, block);
   if (!extent.is_none()) {
     queue_.free_extent(std::exchange(extent, ExtentId::none()));
+  }
+}
+
+std::optional<HomePlace> Residency::place_at_home(int layer, int kv_head, BlockId block) const {
+  const Row& row = row_at(layer, kv_head);
+  if (!is_home(entry_of(row, block.value))) {
+    return std::nullopt;
+  }
+  const std::uint32_t index = block.value - row.blocks.first_id;
+  return HomePlace{extents_[row.first_extent + index / kExtentBlocks],
+                   static_cast<int>(index % kExtentBlocks)};
+}
+
+void Residency::adopt(int layer, int kv_head, BlockId first, ExtentId extent) {
+  const Row& row = row_at(layer, kv_head);
+  KAREZ_CHECK((first.value - row.blocks.first_id) % kExtentBlocks == 0, "the blocks of one extent");
+  ExtentId& place = extent_of(row, first.value);
+  KAREZ_CHECK(place.is_none(), "blocks that were free have no extent");
+  place = extent;
+  for (std::uint32_t i = 0; i < kExtentBlocks; ++i) {
+    state_[entry_of(row, first.value + i)] = kHome;
   }
 }
 

@@ -109,6 +109,12 @@ class Residency {
     queue_.set_trace(trace);
   }
 
+  // None: it is not at home, or not yet.
+  std::optional<HomePlace> place_at_home(int layer, int kv_head, BlockId block) const;
+  // The extent has the blocks from `first` on already. Requires: of
+  // LogicalBlocks::allocate_at_home().
+  void adopt(int layer, int kv_head, BlockId first, ExtentId extent);
+
   // Before the block is written to again: it is wholly in the fast tier and not at home any more.
   // False: it is lost.
   [[nodiscard]] bool reopen(BlockId block);
@@ -120,9 +126,7 @@ class Residency {
   bool is_home(std::size_t entry) const { return (state_[entry] & kHome) != 0; }
   // Whether the last step has named it.
   bool was_read(int layer, int kv_head, BlockId block) const {
-    const std::size_t row =
-        first_row_of_layer_[static_cast<std::size_t>(layer)] + static_cast<std::size_t>(kv_head);
-    const std::size_t entry = entry_of(rows_[row], block.value);
+    const std::size_t entry = entry_of(row_at(layer, kv_head), block.value);
     return stamp_[entry] >= step_start_ && (state_[entry] & kGuess) == 0;
   }
   bool is_lost(BlockId block) const { return lost_blocks_.contains(block.value); }
@@ -181,9 +185,11 @@ class Residency {
   static std::size_t entry_of(const Row& row, std::uint32_t block) {
     return row.blocks.first_entry + (block - row.blocks.first_id);
   }
-  ExtentId& extent_of(const Row& row, std::uint32_t block) {
-    return extents_[row.first_extent + (block - row.blocks.first_id) / kExtentBlocks];
+  const Row& row_at(int layer, int kv_head) const {
+    return rows_[first_row_of_layer_[static_cast<std::size_t>(layer)] +
+                 static_cast<std::size_t>(kv_head)];
   }
+  ExtentId& extent_of(const Row& row, std::uint32_t block);
   std::span<Row> rows_of(BlockId block);
   std::span<const Row> rows_of(BlockId block) const {
     return const_cast<Residency*>(this)->rows_of(block);
@@ -193,9 +199,7 @@ class Residency {
     return rows_[first_row_of_layer_[identity.layer] + identity.head];
   }
   SlotId slot_of(const std::byte* memory) const;
-  std::int64_t bytes_of(std::int64_t blocks) const {
-    return blocks * static_cast<std::int64_t>(std::as_const(blocks_).pool().slot_bytes());
-  }
+  std::int64_t bytes_of(std::int64_t blocks) const;
   void set_clean(Row& row, BlockId block, bool clean);
   // In the fast tier alone.
   bool is_fast_only(const Row& row, std::uint32_t block) const {
@@ -241,9 +245,7 @@ class Residency {
   void abandon_fetch(std::size_t entry);
   void wait_for_fetches();
   void note_wasted(std::size_t entry);
-  PrefetchStats::BySource& source_counts(std::size_t entry) {
-    return counters_.prefetch.of(static_cast<LookaheadSource>(state_[entry] >> kSourceShift));
-  }
+  PrefetchStats::BySource& source_counts(std::size_t entry);
 
   LogicalBlocks& blocks_;
   const Clock& clock_;

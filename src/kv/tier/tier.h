@@ -24,6 +24,8 @@ struct TierCapacity {
   std::int64_t extent_bytes = 0;  // what one extent takes on the medium, padding included
   std::int64_t num_extents = 0;
   std::int64_t free_extents = 0;
+  // Extents besides these that lie elsewhere and are only read (a peer's): how many at most.
+  std::int64_t num_foreign_extents = 0;
   int max_in_flight = 0;
   int in_flight = 0;                // submitted and not given by poll() yet
   std::int64_t metadata_bytes = 0;  // RAM for checksums and states; grows with the extents used

@@ -22,6 +22,12 @@ inline constexpr int kExtentTokens = kExtentBlocks * kBlockSize;
 // Room for one extent in one tier.
 using ExtentId = StrongId<struct ExtentIdTag>;
 
+// Where one block is: a place in an extent.
+struct HomePlace {
+  ExtentId extent;
+  int index = 0;
+};
+
 enum class TransferDirection {
   kRead,   // home -> fast memory
   kWrite,  // fast memory -> home

@@ -63,5 +63,23 @@ TEST(FreeIdsDeathTest, MisuseIsABug) {
   EXPECT_DEATH(ids.take(), "no id is free");
 }
 
+TEST(FreeIds, GivesFourNeighboursThatBeginAtAMultipleOfFour) {
+  FreeIds ids(75);
+  take(ids, 5);
+  EXPECT_EQ(ids.take_four(), 8) << "4 is taken";
+  EXPECT_FALSE(ids.is_free(8));
+  EXPECT_FALSE(ids.is_free(11));
+  EXPECT_EQ(ids.num_free(), 66);
+  EXPECT_EQ(ids.take(), 5U) << "single ones come from between";
+  take(ids, 61);
+  EXPECT_EQ(ids.take_four(), std::nullopt) << "71 to 74 are free, and begin at no multiple";
+  ids.give_back(68);
+  ids.give_back(70);
+  EXPECT_EQ(ids.take_four(), std::nullopt) << "69 is not free";
+  ids.give_back(69);
+  EXPECT_EQ(ids.take_four(), 68);
+  EXPECT_EQ(take(ids, 3), (std::vector<std::uint32_t>{72, 73, 74}));
+}
+
 }  // namespace
 }  // namespace karez
