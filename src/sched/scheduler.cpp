@@ -39,19 +39,38 @@ bool Scheduler::can_ever_fit(int num_tokens) const {
 }
 
 void Scheduler::add(const Request& request, const CompressionSchedule& compression) {
+  Sequence sequence;
+  sequence.use_prefix_cache = request.use_prefix_cache && prefix_cache_ != nullptr;
+  sequence.compression = compression;
+  enqueue(request, std::move(sequence));
+}
+
+void Scheduler::add_computed(const Request& request, const CompressionSchedule& compression,
+                             SequenceId kv, bool is_shareable) {
+  const int num_tokens = kv_.num_tokens(kv);
+  KAREZ_CHECK(num_tokens < static_cast<int>(request.prompt.size()), "a token is left to compute");
+  KAREZ_CHECK(!compression.is_on() || num_tokens <= compression.first_position,
+              "compression needs the queries of what it compresses");
+  Sequence sequence;
+  sequence.use_prefix_cache = is_shareable && request.use_prefix_cache && prefix_cache_ != nullptr;
+  sequence.compression = compression;
+  sequence.kv = kv;
+  sequence.num_computed_tokens = num_tokens;
+  sequence.cached_tokens = num_tokens;
+  enqueue(request, std::move(sequence));
+}
+
+void Scheduler::enqueue(const Request& request, Sequence sequence) {
   KAREZ_CHECK(!plan_is_open_, "requests come between steps");
   KAREZ_CHECK(!request.prompt.empty(), "a prompt is not empty");
   KAREZ_CHECK(request.num_choices >= 1 && request.num_choices <= options_.max_num_seqs,
               "all choices of a request run at once");
-  Sequence sequence;
   sequence.request = request.id;
   sequence.priority = request.priority;
   sequence.num_choices = request.num_choices;
-  sequence.use_prefix_cache = request.use_prefix_cache && prefix_cache_ != nullptr;
   sequence.cache_salt = request.cache_salt;
   sequence.tokens = request.prompt;
   sequence.num_prompt_tokens = static_cast<int>(request.prompt.size());
-  sequence.compression = compression;
   waiting_.emplace(schedule_key(options_.policy, request.priority, ++num_arrivals_, 0),
                    std::move(sequence));
 }

@@ -80,6 +80,12 @@ class Scheduler {
   // compression: when the windows of its sequences are compressed; none of its rows is computed
   // behind the publication of one that compressed() has not been called for.
   void add(const Request& request, const CompressionSchedule& compression = {});
+  // The same for a prompt whose beginning is computed already, in an open sequence of the store
+  // that becomes the scheduler's. If it is lost or must give way it is computed again.
+  // is_shareable: the prefix cache may offer its blocks to others.
+  // Requires: as add(); fewer tokens than the prompt has, none behind where compression begins.
+  void add_computed(const Request& request, const CompressionSchedule& compression, SequenceId kv,
+                    bool is_shareable);
   // Ends all choices of a request in any phase; their slots are free or idle afterwards. Unknown
   // ids are ignored. Requires: as add().
   void cancel(RequestId request);
@@ -125,6 +131,7 @@ class Scheduler {
  private:
   using Sequences = std::map<ScheduleKey, Sequence>;  // in the order of service
 
+  void enqueue(const Request& request, Sequence sequence);
   // Takes slots for up to num_tokens more tokens; returns for how many. Preempts those behind it.
   int make_room(Sequences::iterator sequence, int num_tokens);
   void preempt_last();

@@ -293,5 +293,49 @@ TEST_F(SchedulerTest, LooksAgainWhenItTriesAgain) {
   EXPECT_EQ(plan_.sequences.front().cached_tokens, 16);
 }
 
+TEST_F(SchedulerTest, APromptThatIsPartlyComputedGoesOnBehindThat) {
+  start(20, {}, true);
+  const SequenceId kv = kv_->open();
+  ASSERT_TRUE(kv_->extend(kv, 40));
+  Request request;
+  request.id = 1;
+  request.prompt = count_from(0, 50);
+  scheduler_->add_computed(request, {}, kv, true);
+  EXPECT_THAT(step(), ElementsAre("1:40+10!"));
+  EXPECT_EQ(plan_.sequences[0].cached_tokens, 40);
+  EXPECT_THAT(step({1}), ElementsAre("1:50+1!"));
+
+  add_prompt(2, count_from(0, 50));
+  EXPECT_THAT(step({2}), ElementsAre("2:48+2!")) << "others find its blocks";
+  EXPECT_EQ(kv_->stats().slots_used, 0);
+}
+
+TEST_F(SchedulerTest, WhatIsComputedElsewhereAndNotSharedIsFoundByNobody) {
+  start(20, {}, true);
+  const SequenceId kv = kv_->open();
+  ASSERT_TRUE(kv_->extend(kv, 32));
+  Request request;
+  request.id = 1;
+  request.prompt = count_from(0, 50);
+  scheduler_->add_computed(request, {}, kv, false);
+  EXPECT_THAT(step({1}), ElementsAre("1:32+18!"));
+  add_prompt(2, count_from(0, 50));
+  EXPECT_THAT(step({2}), ElementsAre("2:0+50!"));
+}
+
+TEST_F(SchedulerTest, WhatWasComputedElsewhereIsFreeAfterACancelInTheQueue) {
+  start(5, {});
+  add(1, 20);
+  EXPECT_THAT(step(), ElementsAre("1:0+20!"));
+  const SequenceId kv = kv_->open();
+  ASSERT_TRUE(kv_->extend(kv, 16));
+  Request request;
+  request.id = 2;
+  request.prompt = count_from(0, 30);
+  scheduler_->add_computed(request, {}, kv, false);
+  scheduler_->cancel(2);
+  EXPECT_EQ(kv_->stats().slots_used, 2 * kSlotsPerBlock) << "cancelled while it waits";
+}
+
 }  // namespace
 }  // namespace karez
