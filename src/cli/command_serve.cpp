@@ -128,14 +128,14 @@ Expected<int> serve(const ServeFlags& typed) {
     return fail(context.error());
   }
   const KVCacheSpec spec = config->kv_cache_spec(options.kv_type);
-  auto home = make_home_tier(spec, options.home);
-  if (!home) {
-    return fail(std::move(home.error()));
-  }
   const std::string identity = kv_identity(model_file->digest, spec);
   auto prefixes = make_prefix_store(spec, identity, options.store, report_note);
   if (!prefixes) {
     return fail(std::move(prefixes.error()));
+  }
+  auto home = make_home_tier(spec, options.home);
+  if (!home) {
+    return fail(std::move(home.error()));
   }
   auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context), std::move(*home));
   if (!kv) {
