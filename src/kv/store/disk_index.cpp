@@ -49,16 +49,6 @@ bool DiskIndex::contains(const std::string& path) const {
   return files_.contains(path);
 }
 
-std::int64_t DiskIndex::used_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return used_bytes_;
-}
-
-std::int64_t DiskIndex::num_records() const {
-  const std::lock_guard lock(mutex_);
-  return num_records_;
-}
-
 std::vector<std::string> DiskIndex::oldest(std::int64_t bytes) const {
   struct Candidate {
     std::int64_t use_time_ns;

@@ -6,6 +6,7 @@
 // Thread: every call from any; no call waits for a disk.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -31,16 +32,17 @@ class DiskIndex {
   void touch(const std::string& path, std::int64_t use_time_ns);
   bool contains(const std::string& path) const;
 
-  std::int64_t used_bytes() const;
-  std::int64_t num_records() const;
+  // Never wait.
+  std::int64_t used_bytes() const { return used_bytes_; }
+  std::int64_t num_records() const { return num_records_; }
   // Those used longest ago, until so many bytes are together, or all.
   std::vector<std::string> oldest(std::int64_t bytes) const;
 
  private:
   mutable std::mutex mutex_;
   Files files_;
-  std::int64_t used_bytes_ = 0;
-  std::int64_t num_records_ = 0;
+  std::atomic<std::int64_t> used_bytes_ = 0;
+  std::atomic<std::int64_t> num_records_ = 0;
 };
 
 }  // namespace karez

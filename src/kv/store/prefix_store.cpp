@@ -27,7 +27,6 @@ std::int64_t records_in(std::int64_t staging_bytes, std::size_t record_bytes) {
 // A find or a read. The worker has it until it is in the results; nobody else looks at it then.
 struct PrefixStore::Load {
   Ticket ticket = 0;
-  Clock::TimePoint deadline;
   std::atomic<bool> is_cancelled = false;
   std::vector<RecordName> chain;  // of find()
   std::optional<RecordKey> key;   // of read()
@@ -272,14 +271,11 @@ std::optional<PrefixStore::Ticket> PrefixStore::submit_load(std::shared_ptr<Load
   {
     const std::lock_guard lock(shared_->mutex);
     // A thread that hangs is not given more to do, however long the pause was.
-    const auto since = load_lane_.busy_since();
-    const bool hangs = since && clock_.now() - *since > options_.load_limit;
-    if (hangs || !shared_->loads.allow(clock_.now())) {
+    if (loads_hang() || !shared_->loads.allow(clock_.now())) {
       return std::nullopt;
     }
   }
   load->ticket = ++last_ticket_;
-  load->deadline = clock_.now() + options_.load_limit;
   loads_.emplace(load->ticket, load);
   num_reads_ += load->key ? 1U : 0U;
   load_lane_.submit([shared = shared_, load] { shared->run(load); });
@@ -339,27 +335,28 @@ void PrefixStore::poll(std::vector<Result>& results) {
     }
     results.push_back({load->ticket, load->num_present, std::move(load->buffer)});
   }
-  std::int64_t num_late = 0;
-  for (auto it = loads_.begin(); it != loads_.end();) {
-    Load& load = *it->second;
-    if (clock_.now() < load.deadline) {
-      ++it;
-      continue;
+  if (loads_hang()) {
+    if (!loads_stopped()) {
+      shared_->note_failure(&Shared::loads, "loads", "no answer in time", true);
     }
-    load.is_cancelled = true;
-    num_reads_ -= load.key ? 1U : 0U;
-    results.push_back({it->first, 0, std::nullopt});
-    it = loads_.erase(it);
-    ++num_late;
-  }
-  if (num_late > 0) {
-    shared_->note_failure(&Shared::loads, "loads", "no answer in time", true);
-    const std::lock_guard lock(shared_->mutex);
-    shared_->counters.late_loads += num_late;
+    {
+      const std::lock_guard lock(shared_->mutex);
+      shared_->counters.late_loads += static_cast<std::int64_t>(loads_.size());
+    }
+    for (const auto& [ticket, load] : std::exchange(loads_, {})) {
+      load->is_cancelled = true;
+      results.push_back({ticket, 0, std::nullopt});
+    }
+    num_reads_ = 0;
   }
   if (stores_hang() && !shared_->stores_are_stopped()) {
     shared_->note_failure(&Shared::stores, "stores", "no answer in time", true);
   }
+}
+
+bool PrefixStore::loads_hang() const {
+  const auto since = load_lane_.busy_since();
+  return since && clock_.now() - *since > options_.load_limit;
 }
 
 bool PrefixStore::stores_hang() const {
@@ -429,6 +426,8 @@ PrefixStoreStats PrefixStore::stats() const {
     stats.loads_stopped = shared_->loads.is_open();
     stats.stores_stopped = shared_->stores.is_open();
   }
+  stats.loads_stopped = stats.loads_stopped || loads_hang();
+  stats.stores_stopped = stats.stores_stopped || stores_hang();
   stats.usage = shared_->backend->usage();
   return stats;
 }

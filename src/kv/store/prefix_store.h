@@ -3,7 +3,8 @@
 //   owner thread: find, read, write, touch --> two lanes, a thread each: loads, stores
 //                 poll <-- results            (RecordBackend: a folder, a pool on the network)
 //
-// Nobody above waits for a medium. A load that does not answer in time has failed; a medium that
+// Nobody above waits for a medium. If a load takes too long, it and all behind it have failed (what
+// is merely slow is the caller's to give up); a medium that
 // fails again and again, or hangs, is not used for a while (Breaker), loads and stores apart. What
 // cannot be stored at once is not stored. At the end what still hangs is left behind.
 //
@@ -39,7 +40,7 @@ struct PrefixStoreOptions {
   RecordShape shape;
   std::int64_t load_staging_bytes = 64 << 20;              // at least 4 records
   std::int64_t store_staging_bytes = 64 << 20;             // at least 4 records
-  Clock::Duration load_limit = std::chrono::seconds(5);    // for one find or read
+  Clock::Duration load_limit = std::chrono::seconds(5);    // for one find or read, once begun
   Clock::Duration store_limit = std::chrono::seconds(30);  // for one batch of writes
   BreakerOptions breaker;
   std::function<void(std::string_view)>
@@ -124,6 +125,7 @@ class PrefixStore {
   struct Load;
   std::optional<Ticket> submit_load(std::shared_ptr<Load> load);
   void know(const RecordName& name);
+  bool loads_hang() const;
   bool stores_hang() const;
 
   const PrefixStoreOptions options_;
