@@ -230,8 +230,8 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
   options.store = std::move(*store);
   if (options.store.is_on() && flags.no_prefix_cache) {
     return fail(StatusCode::kInvalidArgument,
-                fmt::format("--kv-disk-path is {}, which --no-prefix-cache leaves without use",
-                            flags.tiers.disk_path));
+                fmt::format("{} is given, which --no-prefix-cache leaves without use",
+                            flags.tiers.remote.empty() ? "--kv-disk-path" : "--kv-remote"));
   }
   auto tiers = check_tiers_and_drafts(home_flags, flags.spec, options.sparse);
   if (!tiers) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -73,6 +74,12 @@ void add_store_flags(CLI::App& command, TierFlags& flags) {
       ->type_name("SIZE")
       ->group(group);
   command
+      .add_option("--kv-remote", flags.remote,
+                  "Keep them in a Redis server that other nodes use too: "
+                  "redis://[:PASSWORD@]HOST[:PORT][/DATABASE]")
+      ->type_name("URL")
+      ->group(group);
+  command
       .add_option("--kv-load-timeout", flags.load_timeout_seconds,
                   "Seconds that a request waits for its stored beginning; the rest is computed")
       ->capture_default_str()
@@ -92,6 +99,20 @@ Expected<StoreOptions> check_store_flags(TierFlags& flags) {
                             flags.load_timeout_seconds));
   }
   options.load_limit_seconds = flags.load_timeout_seconds;
+  if (!flags.remote.empty()) {
+    auto address = parse_redis_address(flags.remote);  // the URL may have a password in it
+    if (!address) {
+      return fail(address.error().code(), "--kv-remote: " + address.error().message());
+    }
+    if (!flags.disk_path.empty()) {
+      return fail(
+          StatusCode::kInvalidArgument,
+          fmt::format("--kv-remote is given and --kv-disk-path is {}; allowed is one of the "
+                      "two",
+                      flags.disk_path));
+    }
+    options.remote = std::move(*address);
+  }
   if (flags.disk_path.empty()) {
     if (!flags.disk_prefix_bytes.empty()) {
       return needs("--kv-disk-prefix-bytes", flags.disk_prefix_bytes, "--kv-disk-path");

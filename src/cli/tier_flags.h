@@ -23,6 +23,7 @@ struct TierFlags {
   std::string disk_bytes;
   std::string disk_path;
   std::string disk_prefix_bytes;
+  std::string remote;
   double load_timeout_seconds = 5;
   std::string lookahead = "off";
   std::string fetch_cap;

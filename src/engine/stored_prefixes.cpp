@@ -16,6 +16,11 @@ Expected<std::unique_ptr<PrefixStore>> make_prefix_store(
   PrefixStoreOptions store;
   store.shape = {identity_digest(identity), payload_bytes_of(spec)};
   store.log = std::move(log);
+  if (options.remote) {
+    return std::make_unique<PrefixStore>(
+        store, std::make_shared<RedisRecords>(
+                   RedisRecordsOptions{.address = *options.remote, .shape = store.shape}));
+  }
   auto disk = DiskRecords::open({.directory = options.disk_directory,
                                  .cap_bytes = options.disk_bytes,
                                  .shape = store.shape,

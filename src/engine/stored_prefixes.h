@@ -6,21 +6,25 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
 #include "kv/kv_cache_spec.h"
 #include "kv/store/prefix_store.h"
+#include "kv/store/redis_records.h"
 
 namespace karez {
 
+// At most one of the two.
 struct StoreOptions {
-  std::string disk_directory;  // empty: no store
+  std::string disk_directory;  // empty: no folder
   std::int64_t disk_bytes = 0;
+  std::optional<RedisAddress> remote;
   double load_limit_seconds = 5;  // that a request waits for stored blocks at most
 
-  bool is_on() const { return !disk_directory.empty(); }
+  bool is_on() const { return !disk_directory.empty() || remote.has_value(); }
 };
 
 // Null if none is asked for. identity: kv_identity(). log: as PrefixStoreOptions.

@@ -224,6 +224,9 @@ CASES = [
      ["--kv-disk-prefix-bytes", "2GiB", "1GiB"]),
     ([*SERVE, "--kv-disk-path", "/tmp", "--kv-disk-bytes", "1GiB", "--no-prefix-cache"],
      ["--kv-disk-path", "--no-prefix-cache"]),
+    ([*SERVE, "--kv-remote", "http://pool"], ["--kv-remote", "redis://"]),
+    ([*SERVE, "--kv-remote", "redis://pool", "--kv-disk-path", "/tmp", "--kv-disk-bytes", "1GiB"],
+     ["--kv-remote", "--kv-disk-path", "one of"]),
     ([*SERVE, "--kv-load-timeout", "0"], ["--kv-load-timeout", "0.001 to 3600"]),
     ([*GENERATE, "--kv-disk-path", "/tmp"], ["--kv-disk-path", "/tmp", "--kv-disk-bytes"]),
 ]

@@ -6,6 +6,8 @@ KAREZ_KILL_ROUNDS says how often the server is killed under load (3; a long run 
 
 import os
 import random
+import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -35,6 +37,12 @@ def wait_for_metric(server, name, at_least):
     while server.metrics()[name] < at_least:
         assert time.monotonic() < deadline, f"{name} stays below {at_least}"
         time.sleep(0.05)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def our_bytes(folder):
@@ -67,6 +75,23 @@ class Persistence(unittest.TestCase):
         # Another KV type has other names.
         with self.server("-ctk", "q8_0", "-ctv", "q8_0") as server:
             self.assertEqual(ask(server, prompt(1, 200))[1], 0)
+
+    def test_two_nodes_share_a_pool_that_may_vanish(self):
+        port = free_port()
+        pool = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
+                                 "--requirepass", "secret", "--dir", self.folder.name],
+                                stdout=subprocess.DEVNULL)
+        self.addCleanup(pool.wait)
+        self.addCleanup(pool.kill)
+        flags = ("-c", 1024, "--kv-remote", f"redis://:secret@127.0.0.1:{port}")
+        with real_server(*flags) as server, real_server(*flags) as other:
+            first = ask(server, prompt(2, 200))
+            wait_for_metric(server, "karez_kv_store_stored_blocks_total", 12)
+            self.assertEqual(ask(other, prompt(2, 200)), (first[0], 192))
+            pool.kill()
+            pool.wait()
+            for seed in range(3, 6):
+                self.assertEqual(ask(other, prompt(seed, 40))[1], 0)
 
     def test_kills_under_load_leave_nothing_wrong(self):
         prompts = [prompt(seed, 80 + 30 * (seed % 4)) for seed in range(8)]

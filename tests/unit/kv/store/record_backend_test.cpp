@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "kv/store/disk_records.h"
+#include "kv/store/redis_records.h"
 #include "support/store/memory_records.h"
 #include "support/store/prompt_records.h"
+#include "support/store/redis_server.h"
 #include "support/store/temporary_folder.h"
 
 namespace karez::test {
@@ -44,6 +46,17 @@ class MemoryMedium final : public Medium {
 
  private:
   std::shared_ptr<MemoryRecords> records_ = std::make_shared<MemoryRecords>();
+};
+
+class RedisMedium final : public Medium {
+ public:
+  std::shared_ptr<RecordBackend> open(const RecordShape& shape) override {
+    return std::make_shared<RedisRecords>(
+        RedisRecordsOptions{.address = server_.address(), .shape = shape});
+  }
+
+ private:
+  RedisServer server_;
 };
 
 struct MediumCase {
@@ -142,7 +155,8 @@ TEST_P(RecordBackendTest, ARecordOfAnotherLengthIsSaidToBeOne) {
 INSTANTIATE_TEST_SUITE_P(
     All, RecordBackendTest,
     testing::Values(MediumCase{"Memory", [] { return std::make_unique<MemoryMedium>(); }},
-                    MediumCase{"Disk", [] { return std::make_unique<DiskMedium>(); }}),
+                    MediumCase{"Disk", [] { return std::make_unique<DiskMedium>(); }},
+                    MediumCase{"Redis", [] { return std::make_unique<RedisMedium>(); }}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
