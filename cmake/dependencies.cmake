@@ -32,6 +32,17 @@ set_target_properties(liburing::liburing PROPERTIES
   IMPORTED_LOCATION "${KAREZ_LIBURING_LIBRARY}"
   INTERFACE_INCLUDE_DIRECTORIES "${KAREZ_LIBURING_INCLUDE_DIR}")
 
+# Nor has libhiredis-dev.
+find_path(KAREZ_HIREDIS_INCLUDE_DIR hiredis/hiredis.h)
+find_library(KAREZ_HIREDIS_LIBRARY hiredis)
+if(NOT KAREZ_HIREDIS_INCLUDE_DIR OR NOT KAREZ_HIREDIS_LIBRARY)
+  message(FATAL_ERROR "hiredis was not found. Run scripts/setup.sh, which installs libhiredis-dev.")
+endif()
+add_library(hiredis::hiredis UNKNOWN IMPORTED)
+set_target_properties(hiredis::hiredis PROPERTIES
+  IMPORTED_LOCATION "${KAREZ_HIREDIS_LIBRARY}"
+  INTERFACE_INCLUDE_DIRECTORIES "${KAREZ_HIREDIS_INCLUDE_DIR}")
+
 set(KAREZ_GGML_VERSION 0.25)  # ggml of llama-cpp-python 0.3.36, the one that the tests run against
 
 file(GLOB karez_wheel_prefixes "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages")

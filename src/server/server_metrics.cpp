@@ -141,6 +141,54 @@ std::vector<MetricFamily> compression_families(const CompressionStats& stats) {
               MetricType::Gauge, number(stats.query_bytes)})};
 }
 
+// Prefix blocks that outlive the process.
+std::vector<MetricFamily> store_families(const PrefixStoreStats& store,
+                                         const PrefixRestorerStats& restores) {
+  constexpr auto kGauge = MetricType::Gauge;
+  constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const std::array<Sample, 17> samples = {{
+      {"karez_kv_store_hits_total", "Requests whose prompt the store knew further.", kCounter,
+       number(restores.hits)},
+      {"karez_kv_store_misses_total", "Requests that asked the store in vain.", kCounter,
+       number(restores.misses)},
+      {"karez_kv_store_restored_blocks_total", "Blocks of 16 tokens that came back.", kCounter,
+       number(restores.restored_blocks)},
+      {"karez_kv_store_restored_bytes_total", "Bytes of keys and values of these.", kCounter,
+       number(restores.restored_bytes)},
+      {"karez_kv_store_restore_seconds_total", "Time that requests waited for these.", kCounter,
+       restores.seconds},
+      {"karez_kv_store_stored_blocks_total", "Blocks of 16 tokens that were stored.", kCounter,
+       number(store.stored_blocks)},
+      {"karez_kv_store_stored_bytes_total", "Bytes of these.", kCounter,
+       number(store.stored_bytes)},
+      {"karez_kv_store_dropped_blocks_total", "Blocks that could not be stored when they came.",
+       kCounter, number(store.dropped_blocks)},
+      {"karez_kv_store_removed_blocks_total", "Stored blocks that gave way to others.", kCounter,
+       number(store.usage.removed)},
+      {"karez_kv_store_bad_records_total", "Records that were not what they should be.", kCounter,
+       number(store.bad_records)},
+      {"karez_kv_store_late_loads_total", "Loads that had no answer in time.", kCounter,
+       number(store.late_loads)},
+      {"karez_kv_store_load_errors_total", "Loads that failed.", kCounter,
+       number(store.load_errors)},
+      {"karez_kv_store_store_errors_total", "Batches of writes that failed.", kCounter,
+       number(store.store_errors)},
+      {"karez_kv_store_loads_stopped", "1 while nothing is loaded because of failures.", kGauge,
+       store.loads_stopped ? 1.0 : 0.0},
+      {"karez_kv_store_stores_stopped", "1 while nothing is stored because of failures.", kGauge,
+       store.stores_stopped ? 1.0 : 0.0},
+      {"karez_kv_store_used_bytes", "Bytes of the folder that are ours.", kGauge,
+       number(store.usage.used_bytes)},
+      {"karez_kv_store_cap_bytes", "What they may be.", kGauge, number(store.usage.cap_bytes)},
+  }};
+  std::vector<MetricFamily> families;
+  for (const Sample& sample : samples) {
+    families.push_back(family(sample));
+  }
+  return families;
+}
+
 std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
@@ -359,6 +407,11 @@ std::string ServerMetrics::page() const {
     const EngineStats stats = impl_->stats();
     for (MetricFamily& one : engine_families(stats)) {
       families.push_back(std::move(one));
+    }
+    if (stats.has_store) {
+      for (MetricFamily& one : store_families(stats.store, stats.restores)) {
+        families.push_back(std::move(one));
+      }
     }
     if (stats.has_speculation) {
       for (MetricFamily& one : speculation_families(stats.speculation)) {

@@ -216,6 +216,19 @@ CASES = [
     ([*SERVE, "--shutdown-timeout", "-1"], ["--shutdown-timeout", "-1", "0 to 86400"]),
     ([*SERVE, "--log-jsonl", "/no/such/folder/log"], ["--log-jsonl", "/no/such/folder/log"]),
     ([*SERVE, "--chat-template", "klingon"], ["--chat-template", "klingon"]),
+    ([*SERVE, "--kv-disk-path", "/tmp"], ["--kv-disk-path", "/tmp", "--kv-disk-bytes"]),
+    ([*SERVE, "--kv-disk-path", "/no/such/folder", "--kv-disk-bytes", "1GiB"], ["--kv-disk-path", "/no/such/folder"]),
+    ([*SERVE, "--kv-disk-path", "/tmp", "--kv-disk-bytes", "1MiB"], ["--kv-disk-path", "1048576"]),
+    ([*SERVE, "--kv-disk-bytes", "1GiB", "--kv-disk-prefix-bytes", "1MiB"], ["--kv-disk-prefix-bytes", "--kv-disk-path"]),
+    ([*SERVE, "--kv-disk-path", "/tmp", "--kv-disk-bytes", "1GiB", "--kv-disk-prefix-bytes", "2GiB"],
+     ["--kv-disk-prefix-bytes", "2GiB", "1GiB"]),
+    ([*SERVE, "--kv-disk-path", "/tmp", "--kv-disk-bytes", "1GiB", "--no-prefix-cache"],
+     ["--kv-disk-path", "--no-prefix-cache"]),
+    ([*SERVE, "--kv-remote", "http://pool"], ["--kv-remote", "redis://"]),
+    ([*SERVE, "--kv-remote", "redis://pool", "--kv-disk-path", "/tmp", "--kv-disk-bytes", "1GiB"],
+     ["--kv-remote", "--kv-disk-path", "one of"]),
+    ([*SERVE, "--kv-load-timeout", "0"], ["--kv-load-timeout", "0.001 to 3600"]),
+    ([*GENERATE, "--kv-disk-path", "/tmp"], ["--kv-disk-path", "/tmp", "--kv-disk-bytes"]),
 ]
 
 

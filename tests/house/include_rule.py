@@ -22,6 +22,7 @@ MAY_INCLUDE = {
 # like one of these.
 MAY_INCLUDE_INSIDE = {
     "kv/tier": ("base/", "kv/kv_types.h"),
+    "kv/store": ("base/", "kv/kv_types.h"),
 }
 DOCUMENT = "docs/architecture.md"
 

@@ -12,8 +12,9 @@ RULES = (
     (re.compile(r"^nlohmann/"), "nlohmann-json",
      ("src/cli/", "src/engine/", "src/server/", "tests/", "fuzz/")),
     (re.compile(r"^liburing"), "liburing", ("src/kv/tier/", "bench/tier_bench.cpp")),
-    (re.compile(r"^(boost|openssl|prometheus)/"), "the HTTP, TLS and metrics libraries",
-     ("src/server/", "tests/")),
+    (re.compile(r"^(boost|prometheus)/"), "the HTTP and metrics libraries", ("src/server/", "tests/")),
+    (re.compile(r"^hiredis/"), "hiredis", ("src/kv/store/",)),
+    (re.compile(r"^openssl/"), "OpenSSL", ("src/server/", "src/kv/store/", "tests/")),
 )
 
 

@@ -17,16 +17,20 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "engine/attached_key_index.h"
 #include "engine/block_loader.h"
 #include "engine/engine.h"
 #include "engine/home_tier.h"
+#include "engine/kv_identity.h"
+#include "engine/stored_prefixes.h"
 #include "model/ggml_model_runner.h"
 #include "model/tokenizer.h"
 #include "support/borrowed_runner.h"
 #include "support/dequantised_copy.h"
 #include "support/model_files.h"
 #include "support/oracle.h"
+#include "support/store/temporary_folder.h"
 #include "support/temporary_file.h"
 
 namespace karez::test {
@@ -115,8 +119,10 @@ class EngineModel : public testing::TestWithParam<const char*> {
     auto key_index = std::move(attach_key_index(*kv, sparse_).value());
     auto loader = std::make_unique<BlockLoader>();
     current_loader_.loader = way.has_home ? loader.get() : nullptr;  // the latest one with a home
+    auto stored = make_prefix_store(spec, kv_identity({}, spec), store_, {}).value();
     auto engine = Engine::create(options, std::make_unique<BorrowedRunner>(*runner_), std::move(kv),
-                                 *vocabulary_, std::move(key_index), std::move(loader));
+                                 *vocabulary_, std::move(key_index), std::move(loader), nullptr,
+                                 std::move(stored));
     return std::move(engine.value());
   }
 
@@ -189,6 +195,7 @@ class EngineModel : public testing::TestWithParam<const char*> {
   TemporaryFile file_{"f32.gguf"};
   CurrentLoader current_loader_;
   SparseOptions sparse_;
+  StoreOptions store_;
   std::optional<CompressionOptions> compression_;
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -287,6 +294,27 @@ TEST_P(EngineModel, APromptThatIsFoundGivesTheSameAnswer) {
     const Answer second = run(*engine, {prompt(1000 + length * 20, length)}).front();
     EXPECT_EQ(second.cached_tokens, (length - 1) / kBlockSize * kBlockSize);
     expect_same(second, first);
+  }
+}
+
+// What comes back from a folder has the bits of what is still in memory.
+TEST_P(EngineModel, APromptThatAnEarlierEngineStoredGivesTheSameBits) {
+  const TemporaryFolder folder;
+  store_ = {.disk_directory = folder.path(), .disk_bytes = kGiB};
+  Answer warm;
+  {
+    const auto engine = make_engine({"stores", 512});
+    run(*engine, {prompt(0)});
+    warm = run(*engine, {prompt(0)}).front();
+  }
+  const auto engine = make_engine({"restores", 512});
+  const Answer restored = run(*engine, {prompt(0)}).front();
+  EXPECT_EQ(restored.cached_tokens, (kPromptTokens - 1) / kBlockSize * kBlockSize);
+  EXPECT_EQ(restored.cached_tokens, warm.cached_tokens);
+  ASSERT_EQ(restored.tokens.size(), warm.tokens.size());
+  for (std::size_t i = 0; i < warm.tokens.size(); ++i) {
+    EXPECT_EQ(restored.tokens[i].chosen.token, warm.tokens[i].chosen.token);
+    EXPECT_EQ(restored.tokens[i].chosen.logprob, warm.tokens[i].chosen.logprob);
   }
 }
 

@@ -1,0 +1,133 @@
+"""A folder of stored prompt beginnings (--kv-disk-path) under a real server that restarts, is killed
+and shares it.
+
+KAREZ_KILL_ROUNDS says how often the server is killed under load (3; a long run takes 200).
+"""
+
+import os
+import random
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+from harness import real_server
+
+KILL_ROUNDS = int(os.environ.get("KAREZ_KILL_ROUNDS", "3"))
+
+
+def prompt(seed, tokens):
+    dice = random.Random(seed)
+    return [dice.randrange(1000, 40000) for _ in range(tokens)]
+
+
+def ask(server, tokens, cache=True):
+    """(text, cached tokens)"""
+    status, answer = server.post("/v1/completions", {
+        "prompt": tokens, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "cache_prompt": cache})
+    assert status == 200, answer
+    return (answer["choices"][0]["text"],
+            answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def wait_for_metric(server, name, at_least):
+    deadline = time.monotonic() + 60
+    while server.metrics()[name] < at_least:
+        assert time.monotonic() < deadline, f"{name} stays below {at_least}"
+        time.sleep(0.05)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def our_bytes(folder):
+    return sum(os.path.getsize(os.path.join(at, name))
+               for at, _, names in os.walk(folder) for name in names)
+
+
+class Persistence(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def server(self, *flags):
+        return real_server("-c", 1024, "--kv-disk-path", self.folder.name, "--kv-disk-bytes", "64MiB", *flags)
+
+    def test_a_restarted_server_finds_prompts_and_answers_as_before(self):
+        with self.server() as server:
+            first = ask(server, prompt(1, 200))
+            self.assertEqual(first[1], 0)
+            wait_for_metric(server, "karez_kv_store_stored_blocks_total", 12)
+            health = server.request("GET", "/health")[2].decode()
+            self.assertIn('"kv_store":{"loads":"ok","stores":"ok"}', health)
+            server.terminate()
+            server.wait(20)
+        with self.server() as server, self.server() as other:
+            self.assertEqual(ask(server, prompt(1, 200)), (first[0], 192))
+            self.assertEqual(ask(other, prompt(1, 200)), (first[0], 192))
+            self.assertEqual(ask(server, prompt(1, 200), cache=False), (first[0], 0))
+            self.assertEqual(server.metrics()["karez_kv_store_restored_blocks_total"], 12)
+        # Another KV type has other names.
+        with self.server("-ctk", "q8_0", "-ctv", "q8_0") as server:
+            self.assertEqual(ask(server, prompt(1, 200))[1], 0)
+
+    def test_two_nodes_share_a_pool_that_may_vanish(self):
+        port = free_port()
+        pool = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
+                                 "--requirepass", "secret", "--dir", self.folder.name],
+                                stdout=subprocess.DEVNULL)
+        self.addCleanup(pool.wait)
+        self.addCleanup(pool.kill)
+        flags = ("-c", 1024, "--kv-remote", f"redis://:secret@127.0.0.1:{port}")
+        with real_server(*flags) as server, real_server(*flags) as other:
+            first = ask(server, prompt(2, 200))
+            wait_for_metric(server, "karez_kv_store_stored_blocks_total", 12)
+            self.assertEqual(ask(other, prompt(2, 200)), (first[0], 192))
+            pool.kill()
+            pool.wait()
+            for seed in range(3, 6):
+                self.assertEqual(ask(other, prompt(seed, 40))[1], 0)
+
+    def test_kills_under_load_leave_nothing_wrong(self):
+        prompts = [prompt(seed, 80 + 30 * (seed % 4)) for seed in range(8)]
+        with self.server() as server:
+            wanted = [ask(server, tokens, cache=False)[0] for tokens in prompts]
+        dice = random.Random(7)
+        found = 0
+        for round_number in range(KILL_ROUNDS):
+            with self.server() as server:
+                for number in dice.sample(range(len(prompts)), 4):
+                    text, cached = ask(server, prompts[number])
+                    self.assertEqual(text, wanted[number], f"round {round_number}, prompt {number}")
+                    found += cached
+                self.assertEqual(server.metrics()["karez_kv_store_bad_records_total"], 0)
+
+                def load(seed):
+                    try:
+                        for at in range(100):
+                            ask(server, prompt(1000 * seed + at, 100))
+                    except (AssertionError, OSError):
+                        pass  # the server is dead
+
+                clients = [threading.Thread(target=load, args=(10 * round_number + i,)) for i in range(2)]
+                for client in clients:
+                    client.start()
+                time.sleep(dice.uniform(0.02, 0.6))
+                # The end of the block kills it.
+            for client in clients:
+                client.join()
+            self.assertLessEqual(our_bytes(self.folder.name), 64 << 20)
+        self.assertGreater(found, 0)
+        with self.server() as server:
+            for number, tokens in enumerate(prompts):
+                self.assertEqual(ask(server, tokens)[0], wanted[number])
+            self.assertEqual(os.listdir(os.path.join(self.folder.name, "karez-v1", "tmp")), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

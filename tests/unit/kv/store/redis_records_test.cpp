@@ -1,0 +1,103 @@
+#include "kv/store/redis_records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/store/prompt_records.h"
+#include "support/store/redis_server.h"
+
+namespace karez::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::unique_ptr<RedisRecords> open(const RedisAddress& address) {
+  return std::make_unique<RedisRecords>(
+      RedisRecordsOptions{.address = address,
+                          .shape = small_shape(),
+                          .connect_limit = std::chrono::milliseconds(500),
+                          .answer_limit = std::chrono::milliseconds(50)});
+}
+
+WriteReport write(RedisRecords& redis, const std::vector<RecordKey>& keys) {
+  std::vector<std::vector<std::byte>> records;
+  std::vector<RecordWrite> writes;
+  for (const RecordKey& key : keys) {
+    records.push_back(sealed_record(small_shape(), key));
+    writes.push_back({{key.name, 1}, records.back()});
+  }
+  return redis.write(writes);
+}
+
+TEST(RedisAddress, IsReadAndSaysWhatIsWrongWithoutThePassword) {
+  const auto full = parse_redis_address("redis://:p%20w%40:x@[::1]:7000/3");
+  ASSERT_TRUE(full);
+  EXPECT_EQ(full->host, "::1");
+  EXPECT_EQ(full->port, 7000);
+  EXPECT_EQ(full->password, "p w@:x");
+  EXPECT_EQ(full->database, 3);
+  const auto plain = parse_redis_address("redis://pool");
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->host, "pool");
+  EXPECT_EQ(plain->port, 6379);
+  EXPECT_TRUE(plain->password.empty());
+  for (const char* url : {"http://pool", "redis://", "redis://:secret@", "redis://user:secret@pool",
+                          "redis://:secret@pool:0", "redis://:secret@pool:x", "redis://pool:99999",
+                          "redis://:secret%2@pool", "redis://:secret@pool/x", "redis://[::1"}) {
+    const auto wrong = parse_redis_address(url);
+    ASSERT_FALSE(wrong) << url;
+    EXPECT_EQ(wrong.error().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(wrong.error().message(), Not(HasSubstr("secret"))) << url;
+  }
+}
+
+TEST(RedisRecords, AWrongPasswordIsAFailureThatDoesNotTellIt) {
+  const RedisServer server;
+  RedisAddress address = server.address();
+  address.password = "wrong";
+  const auto redis = open(address);
+  const auto count = redis->count_present(std::vector<RecordName>(1));
+  ASSERT_FALSE(count);
+  EXPECT_EQ(count.error().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(count.error().message(), Not(HasSubstr("wrong\"")));
+  EXPECT_THAT(redis->describe(), Not(HasSubstr("wrong")));
+}
+
+TEST(RedisRecords, AServerThatIsGoneOrSilentIsAFailureAndAnotherTryConnectsAnew) {
+  std::signal(SIGPIPE, SIG_IGN);  // as the server does
+  RedisServer server;
+  const auto redis = open(server.address());
+  const auto keys = prompt_keys(small_shape(), 3);
+  ASSERT_FALSE(write(*redis, keys).problem);
+  server.freeze();
+  EXPECT_FALSE(redis->count_present(std::vector<RecordName>{keys[0].name}));
+  server.thaw();
+  Expected<std::size_t> count = std::size_t{0};
+  do {  // the machine may be slow
+    count = redis->count_present(std::vector<RecordName>{keys[0].name});
+  } while (!count);
+  EXPECT_EQ(*count, 1U);
+  server.stop();
+  std::vector<std::byte> record(small_shape().record_bytes());
+  EXPECT_FALSE(redis->read(keys[0].name, record));
+  const WriteReport report = write(*redis, keys);
+  ASSERT_TRUE(report.problem);
+  EXPECT_EQ(report.problem->code(), StatusCode::kUnavailable);
+}
+
+TEST(RedisRecords, AFullServerIsSaidToBeFull) {
+  const RedisServer server({"--maxmemory", "1", "--maxmemory-policy", "noeviction"});
+  const auto redis = open(server.address());
+  const WriteReport report = write(*redis, prompt_keys(small_shape(), 1));
+  ASSERT_TRUE(report.problem);
+  EXPECT_EQ(report.problem->code(), StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace karez::test
