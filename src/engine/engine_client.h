@@ -59,7 +59,10 @@ struct GenerationEvent {
   // accepted.
   std::int64_t draft_tokens = 0;
   std::int64_t accepted_draft_tokens = 0;
-  MissedMass kv_missed;    // under a bound
+  MissedMass kv_missed;  // under a bound
+  // With `finished` of a request that produces: where its KV waits, every field set (role
+  // kProduce).
+  std::optional<KvTransfer> kv_transfer;
   std::string stop_match;  // the stop string that ended it, if one did
   RequestTimings timings;
 };
