@@ -36,12 +36,9 @@ void QueryRing::record(int layer, int kv_head, int position, const float* querie
     return;
   }
   std::uint16_t* out = queries_.data() + at(layer, kv_head, position);
+  const float* query = queries + static_cast<std::ptrdiff_t>(head_of(position, group)) * head_dim_;
   for (int i = 0; i < head_dim_; ++i) {
-    float sum = 0;
-    for (int head = 0; head < group; ++head) {
-      sum += queries[head * head_dim_ + i];
-    }
-    out[i] = to_bf16(sum / static_cast<float>(group));
+    out[i] = to_bf16(query[i]);
   }
 }
 

@@ -1,6 +1,6 @@
 // The queries of one sequence's latest rows, for scoring its keys once they have aged
-// (compress/window_score.h): every kStride-th position, mean over the query heads that share a KV
-// head, bf16, after RoPE.
+// (compress/window_score.h): every kStride-th position, of the query heads that share a KV head one
+// in turn, bf16, after RoPE. The mean of several heads' queries looks where none of them does.
 //
 // Holds positions [next - capacity, next) of those that were recorded; an older one is overwritten
 // by the one that takes its place. A position may be recorded again (a draft that was not
@@ -26,6 +26,8 @@ class QueryRing {
   QueryRing(std::vector<int> place_of_layer, int num_kv_heads, int head_dim, int capacity_tokens);
 
   static bool keeps(int position) { return position % kStride == 0; }
+  // Whose query is kept there, of a group of heads. Requires: keeps(position).
+  static int head_of(int position, int group) { return position / kStride % group; }
   // queries: f32 [group][head_dim]. Requires: keeps(position).
   void record(int layer, int kv_head, int position, const float* queries, int group);
   // bf16 [head_dim]. Requires: keeps(position), and it was recorded and not overwritten.

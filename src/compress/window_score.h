@@ -31,7 +31,7 @@ struct WindowKeys {
   float softcap = 0.0F;    // as in attention; 0: off
 };
 
-// Ascending positions. Each: the mean of the queries of the heads that share the KV head.
+// Ascending positions. Each: the query of one of the heads that share the KV head.
 struct WindowQueries {
   std::span<const std::uint16_t* const> rows;  // bf16 [head_dim] each, as of QueryRing::query()
   std::span<const std::int32_t> positions;

@@ -35,13 +35,11 @@ std::vector<float> random_rows(int num_rows) {
   return out;
 }
 
-float mean_of(const std::vector<float>& rows, int row, int head, int i) {
-  float sum = 0.0F;
-  for (int h = 0; h < kGroup; ++h) {
-    sum += rows[static_cast<std::size_t>(row) * kRowFloats +
-                static_cast<std::size_t>((head * kGroup + h) * kDim + i)];
-  }
-  return sum / kGroup;
+// Of the query head whose turn it is at the position.
+float turn_of(const std::vector<float>& rows, int row, int kv_head, int position, int i) {
+  const int head = kv_head * kGroup + QueryRing::head_of(position, kGroup);
+  return rows[static_cast<std::size_t>(row) * kRowFloats +
+              static_cast<std::size_t>(head * kDim + i)];
 }
 
 TEST(QueryRecorder, RecordsTheRowsThatCountWithAnyNumberOfThreads) {
@@ -72,7 +70,7 @@ TEST(QueryRecorder, RecordsTheRowsThatCountWithAnyNumberOfThreads) {
         for (int i = 0; i < kDim; ++i) {
           const auto is = [&](const QueryRing& ring, int position, int row) {
             return from_bf16(ring.query(layer, head, position)[i]) ==
-                   from_bf16(to_bf16(mean_of(queries, row, head, i)));
+                   from_bf16(to_bf16(turn_of(queries, row, head, position, i)));
           };
           EXPECT_TRUE(is(first, 8, 2));
           EXPECT_TRUE(is(first, 12, 6));

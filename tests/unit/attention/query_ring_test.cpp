@@ -13,19 +13,12 @@ namespace {
 constexpr int kDim = 16;
 constexpr int kCapacity = 32;
 
-// Queries whose heads differ and whose mean is `mean` in every coordinate.
-std::vector<float> queries_around(float mean, int group) {
-  std::vector<float> out;
-  for (int head = 0; head < group; ++head) {
-    for (int i = 0; i < kDim; ++i) {
-      out.push_back(mean + static_cast<float>(2 * head - (group - 1)));
-    }
-  }
-  return out;
-}
-
-void record(QueryRing& ring, int layer, int kv_head, int position, float mean) {
-  ring.record(layer, kv_head, position, queries_around(mean, 3).data(), 3);
+// `value` in every coordinate of the head whose turn it is, something else in the other two.
+void record(QueryRing& ring, int layer, int kv_head, int position, float value) {
+  std::vector<float> queries(3 * kDim, -1.0F);
+  const auto head = static_cast<std::ptrdiff_t>(QueryRing::head_of(position, 3));
+  std::fill_n(queries.begin() + head * kDim, kDim, value);
+  ring.record(layer, kv_head, position, queries.data(), 3);
 }
 
 float recorded(const QueryRing& ring, int layer, int kv_head, int position) {
@@ -36,35 +29,39 @@ float recorded(const QueryRing& ring, int layer, int kv_head, int position) {
   return from_bf16(query[0]);
 }
 
-TEST(QueryRing, KeepsTheMeanOfTheHeadsOfEveryFourthPosition) {
+TEST(QueryRing, KeepsOneHeadOfEveryFourthPosition) {
   EXPECT_TRUE(QueryRing::keeps(0));
   EXPECT_FALSE(QueryRing::keeps(3));
   EXPECT_TRUE(QueryRing::keeps(8));
   QueryRing ring({0, 1}, 2, kDim, kCapacity);
-  float mean = 1.0F;
+  float value = 1.0F;
   for (const int layer : {0, 1}) {
     for (const int head : {0, 1}) {
       for (int position = 0; position < kCapacity; position += 4) {
-        record(ring, layer, head, position, mean++);
+        record(ring, layer, head, position, value++);
       }
     }
   }
-  mean = 1.0F;
+  value = 1.0F;
   for (const int layer : {0, 1}) {
     for (const int head : {0, 1}) {
       for (int position = 0; position < kCapacity; position += 4) {
-        EXPECT_EQ(recorded(ring, layer, head, position), mean++);
+        EXPECT_EQ(recorded(ring, layer, head, position), value++);
       }
     }
   }
 }
 
-TEST(QueryRing, AMeanIsRoundedToBf16Once) {
+TEST(QueryRing, HeadsTakeTurnsAndAreRoundedToBf16) {
   QueryRing ring({0}, 1, kDim, kCapacity);
   std::vector<float> queries(2 * kDim, 1.0F);
-  std::fill(queries.begin() + kDim, queries.end(), 1.0F + 3.0F / 256.0F);  // mean 1 + 3 / 512
-  ring.record(0, 0, 4, queries.data(), 2);
-  EXPECT_EQ(recorded(ring, 0, 0, 4), 1.0F + 1.0F / 128.0F);
+  std::fill(queries.begin() + kDim, queries.end(), 1.0F + 3.0F / 256.0F);
+  for (const int position : {0, 4, 8}) {
+    ring.record(0, 0, position, queries.data(), 2);
+  }
+  EXPECT_EQ(recorded(ring, 0, 0, 0), 1.0F);
+  EXPECT_EQ(recorded(ring, 0, 0, 4), 1.0F + 2.0F / 128.0F);
+  EXPECT_EQ(recorded(ring, 0, 0, 8), 1.0F);
 }
 
 TEST(QueryRing, AnOlderPositionIsOverwrittenByTheOneThatTakesItsPlace) {
