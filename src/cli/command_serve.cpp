@@ -18,11 +18,14 @@
 #include "engine/attached_key_index.h"
 #include "engine/engine.h"
 #include "engine/kv_capacity.h"
+#include "engine/kv_identity.h"
+#include "engine/stored_prefixes.h"
 #include "engine/vocabulary.h"
 #include "kv/kv_cache_manager.h"
 #include "model/ggml_model_runner.h"
 #include "model/gguf_file.h"
 #include "model/model_config.h"
+#include "model/model_digest.h"
 #include "model/tokenizer.h"
 #include "server/server.h"
 #include "server/tokenizer_codec.h"
@@ -32,12 +35,21 @@ namespace {
 
 constexpr std::int64_t kDefaultContexts = 8;
 
-Expected<ModelConfig> config_of(const std::string& path) {
+struct ModelFile {
+  ModelConfig config;
+  Sha256Digest digest;
+};
+
+Expected<ModelFile> read_model_file(const std::string& path) {
   auto file = GgufFile::open(path);
   if (!file) {
     return fail(std::move(file.error()));
   }
-  return read_model_config(*file);
+  auto config = read_model_config(*file);
+  if (!config) {
+    return fail(std::move(config.error()));
+  }
+  return ModelFile{std::move(*config), model_digest(*file)};
 }
 
 Expected<int> context_of(const ServeFlags& flags, const ModelConfig& config) {
@@ -103,10 +115,11 @@ Expected<int> serve(const ServeFlags& typed) {
   const ServeOptions& options = *checked;
 
   // Everything that can be wrong with the flags is found before the server listens.
-  auto config = config_of(options.flags.model_path);
-  if (!config) {
-    return fail(std::move(config.error()));
+  auto model_file = read_model_file(options.flags.model_path);
+  if (!model_file) {
+    return fail(std::move(model_file.error()));
   }
+  const ModelConfig* config = &model_file->config;
   if (auto usable = check_sparse_for_model(options.sparse, config->num_layers); !usable) {
     return fail(std::move(usable.error()));
   }
@@ -118,6 +131,11 @@ Expected<int> serve(const ServeFlags& typed) {
   auto home = make_home_tier(spec, options.home);
   if (!home) {
     return fail(std::move(home.error()));
+  }
+  const std::string identity = kv_identity(model_file->digest, spec);
+  auto prefixes = make_prefix_store(spec, identity, options.store, report_note);
+  if (!prefixes) {
+    return fail(std::move(prefixes.error()));
   }
   auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context), std::move(*home));
   if (!kv) {
@@ -209,10 +227,11 @@ Expected<int> serve(const ServeFlags& typed) {
   engine_options.compression = options.compression;
   engine_options.max_queue = static_cast<int>(options.flags.max_queue);
   engine_options.prefix_cache = !options.flags.no_prefix_cache;
-  engine_options.kv_identity =
-      fmt::format("{}/{}", options.flags.model_path, to_string(options.kv_type));
+  engine_options.kv_identity = identity;
+  engine_options.load_limit_seconds = options.store.load_limit_seconds;
   auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
-                               std::move(*key_index), std::move(loader), std::move(*speculation));
+                               std::move(*key_index), std::move(loader), std::move(*speculation),
+                               std::move(*prefixes));
   if (!engine) {
     return fail(std::move(engine.error()));
   }

@@ -106,6 +106,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_token_budget_flag(command, flags.sparse);
   add_selection_flags(command, flags.sparse);
   add_tier_flags(command, flags.tiers);
+  add_store_flags(command, flags.tiers);
   add_spec_flags(command, flags.spec);
   add_compress_flags(command, flags.compress,
                      "Compress the KV of answers as they age, unless a request says otherwise");
@@ -221,7 +222,18 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     return fail(std::move(sparse.error()));
   }
   options.sparse = *sparse;
-  auto tiers = check_tiers_and_drafts(flags.tiers, flags.spec, options.sparse);
+  TierFlags home_flags = flags.tiers;
+  auto store = check_store_flags(home_flags);
+  if (!store) {
+    return fail(std::move(store.error()));
+  }
+  options.store = std::move(*store);
+  if (options.store.is_on() && flags.no_prefix_cache) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--kv-disk-path is {}, which --no-prefix-cache leaves without use",
+                            flags.tiers.disk_path));
+  }
+  auto tiers = check_tiers_and_drafts(home_flags, flags.spec, options.sparse);
   if (!tiers) {
     return fail(std::move(tiers.error()));
   }

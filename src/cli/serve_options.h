@@ -67,6 +67,7 @@ struct ServeOptions {
   KvType kv_type = KvType::kBf16;
   SparseOptions sparse;
   HomeOptions home;
+  StoreOptions store;
   SpecOptions spec;
   OnMiss on_miss;
   CompressionOptions compression;

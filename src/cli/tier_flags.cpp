@@ -35,9 +35,10 @@ void add_tier_flags(CLI::App& command, TierFlags& flags) {
        "Keep the full KV in so much host memory; the fast tier holds what the next step reads");
   text("--kv-host-throttle", flags.host_throttle, "RATE,LATENCY",
        "Make it as slow as a medium to be studied: 2GiB/s,50us");
-  text("--kv-disk-bytes", flags.disk_bytes, "SIZE", "The same in a file of so many bytes");
-  text("--kv-disk-dir", flags.disk_directory, "DIR",
-       "Where that file is; it has no name and goes with the process (the working directory)");
+  text("--kv-disk-bytes", flags.disk_bytes, "SIZE",
+       "The same in a file of so many bytes, which has no name and goes with the process");
+  text("--kv-disk-path", flags.disk_path, "DIR",
+       "The folder of what is on disk (default for that file: the working directory)");
   command
       .add_option("--lookahead", flags.lookahead,
                   "Fetch ahead of need, by guesses from: previous (the last query's runners-up), "
@@ -58,6 +59,70 @@ void add_tier_flags(CLI::App& command, TierFlags& flags) {
       ->group("Tiers below --kv-fast-bytes");
 }
 
+void add_store_flags(CLI::App& command, TierFlags& flags) {
+  const std::string group = "Tiers below --kv-fast-bytes";
+  CLI::Option* path = command.get_option("--kv-disk-path");
+  path->description(
+      "Keep the KV of prompt beginnings in this folder, also for the next process, in "
+      "--kv-disk-bytes "
+      "together");
+  command
+      .add_option("--kv-disk-prefix-bytes", flags.disk_prefix_bytes,
+                  "So much of --kv-disk-bytes for them, the rest for a file with the full KV of "
+                  "running requests (default: all)")
+      ->type_name("SIZE")
+      ->group(group);
+  command
+      .add_option("--kv-load-timeout", flags.load_timeout_seconds,
+                  "Seconds that a request waits for its stored beginning; the rest is computed")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->group(group);
+}
+
+Expected<StoreOptions> check_store_flags(TierFlags& flags) {
+  StoreOptions options;
+  const auto needs = [](const char* flag, const std::string& value, const char* what) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("{} is {}, which needs {}", flag, value, what));
+  };
+  if (!(flags.load_timeout_seconds >= 0.001 && flags.load_timeout_seconds <= 3600)) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--kv-load-timeout is {}, allowed are 0.001 to 3600 seconds",
+                            flags.load_timeout_seconds));
+  }
+  options.load_limit_seconds = flags.load_timeout_seconds;
+  if (flags.disk_path.empty()) {
+    if (!flags.disk_prefix_bytes.empty()) {
+      return needs("--kv-disk-prefix-bytes", flags.disk_prefix_bytes, "--kv-disk-path");
+    }
+    return options;
+  }
+  if (flags.disk_bytes.empty()) {
+    return needs("--kv-disk-path", flags.disk_path, "--kv-disk-bytes, the cap of what it holds");
+  }
+  const auto all = size_of("--kv-disk-bytes", flags.disk_bytes);
+  if (!all) {
+    return fail(all.error());
+  }
+  const auto prefixes = size_of("--kv-disk-prefix-bytes", flags.disk_prefix_bytes);
+  if (!prefixes) {
+    return fail(prefixes.error());
+  }
+  if (*prefixes > *all) {
+    return fail(
+        StatusCode::kInvalidArgument,
+        fmt::format("--kv-disk-prefix-bytes is {}, allowed are sizes up to --kv-disk-bytes, {}",
+                    flags.disk_prefix_bytes, flags.disk_bytes));
+  }
+  options.disk_directory = flags.disk_path;
+  options.disk_bytes = *prefixes > 0 ? *prefixes : *all;
+  const std::int64_t rest = *all - options.disk_bytes;
+  flags.disk_bytes = rest > 0 ? fmt::format("{}", rest) : std::string();
+  flags.disk_path = rest > 0 ? flags.disk_path : std::string();
+  return options;
+}
+
 Expected<HomeOptions> check_tier_flags(const TierFlags& flags) {
   HomeOptions options;
   const auto host = size_of("--kv-host-bytes", flags.host_bytes);
@@ -75,12 +140,11 @@ Expected<HomeOptions> check_tier_flags(const TierFlags& flags) {
                             "the two",
                             flags.host_bytes, flags.disk_bytes));
   }
-  if (!flags.disk_directory.empty() && *disk == 0) {
-    return fail(
-        StatusCode::kInvalidArgument,
-        fmt::format("--kv-disk-dir is {}, which needs --kv-disk-bytes", flags.disk_directory));
+  if (!flags.disk_path.empty() && *disk == 0) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--kv-disk-path is {}, which needs --kv-disk-bytes", flags.disk_path));
   }
-  options.disk_directory = flags.disk_directory.empty() ? "." : flags.disk_directory;
+  options.disk_directory = flags.disk_path.empty() ? "." : flags.disk_path;
   if (!flags.host_throttle.empty()) {
     if (*host == 0) {
       return fail(StatusCode::kInvalidArgument,

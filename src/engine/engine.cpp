@@ -12,6 +12,9 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
+// How late a deadline of a held request may be noticed by an engine that has nothing else to do.
+constexpr std::chrono::milliseconds kRestoreDeadlineSteps{20};
+
 std::function<double()> clock_of(const EngineOptions& options) {
   if (options.clock) {
     return options.clock;
@@ -61,19 +64,17 @@ Expected<void> EngineOptions::validate() const {
   return check("max-queue", max_queue, 1);
 }
 
-Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
-                                                 std::unique_ptr<ModelRunner> runner,
-                                                 std::unique_ptr<KVCacheManager> kv,
-                                                 const Vocabulary& vocabulary,
-                                                 std::unique_ptr<KeyIndex> key_index,
-                                                 std::unique_ptr<BlockLoader> loader,
-                                                 std::unique_ptr<Speculation> speculation) {
+Expected<std::unique_ptr<Engine>> Engine::create(
+    const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
+    std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
+    std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
+    std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store) {
   if (auto valid = options.validate(); !valid) {
     return fail(std::move(valid.error()));
   }
   std::unique_ptr<Engine> engine(new Engine(options, std::move(runner), std::move(kv), vocabulary,
                                             std::move(key_index), std::move(loader),
-                                            std::move(speculation)));
+                                            std::move(speculation), std::move(store)));
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   return engine;
 }
@@ -81,7 +82,7 @@ Expected<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options,
 Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
                std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
-               std::unique_ptr<Speculation> speculation)
+               std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store)
     : options_(options),
       vocabulary_(vocabulary),
       limits_{runner->config().vocab_size, options.context_tokens, options.scheduler.max_num_seqs},
@@ -91,13 +92,28 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
       runner_(std::move(runner)),
       key_index_(std::move(key_index)),
       kv_(std::move(kv)),
+      store_(std::move(store)),
       loop_(*runner_, *kv_, key_index_.get(), loader_.get(), prefix_cache_of(options, *kv_),
             std::move(speculation),
-            compressor_of(options, *kv_, key_index_.get(), runner_->config()), options.scheduler,
-            options.dense_rows, clock_of(options)),
-      stats_(loop_.stats()) {}
+            compressor_of(options, *kv_, key_index_.get(), runner_->config()),
+            {store_.get(), options.load_limit_seconds}, options.scheduler, options.dense_rows,
+            clock_of(options)),
+      stats_(loop_.stats()) {
+  if (store_ != nullptr) {
+    store_->set_wake([this] {
+      const std::lock_guard lock(mutex_);
+      has_store_results_ = true;
+      wake_.notify_one();
+    });
+  }
+}
 
-Engine::~Engine() { shutdown(std::chrono::milliseconds(0)); }
+Engine::~Engine() {
+  shutdown(std::chrono::milliseconds(0));
+  if (store_ != nullptr) {
+    store_->set_wake({});
+  }
+}
 
 std::int64_t Engine::kv_bytes(std::int64_t num_tokens) const {
   return spec_.slots_for_sequence(num_tokens, options_.scheduler.max_num_batched_tokens) *
@@ -230,9 +246,17 @@ void Engine::run() {
     bool is_over = false;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] {
-        return loop_.has_work() || !submissions_.empty() || !cancellations_.empty() || is_closing_;
-      });
+      const auto has_something = [&] {
+        return loop_.has_work() || !submissions_.empty() || !cancellations_.empty() ||
+               (is_closing_ && !loop_.is_restoring()) ||
+               (loop_.is_restoring() && has_store_results_);
+      };
+      if (loop_.is_restoring()) {
+        wake_.wait_for(lock, kRestoreDeadlineSteps, has_something);
+      } else {
+        wake_.wait(lock, has_something);
+      }
+      has_store_results_ = false;
       submissions.swap(submissions_);
       cancellations.swap(cancellations_);
       // Counted as waiting until the scheduler has seen them.
@@ -248,6 +272,7 @@ void Engine::run() {
     if (is_over) {
       loop_.cancel_all();
     }
+    loop_.advance_restores();
     if (loop_.has_work()) {
       loop_.plan();
       {
@@ -265,7 +290,7 @@ void Engine::run() {
       if (auto map = loop_.take_kv_map()) {
         kv_map_ = std::move(map);
       }
-      is_over = is_closing_ && !loop_.has_work() && submissions_.empty();
+      is_over = is_closing_ && !loop_.has_work() && !loop_.is_restoring() && submissions_.empty();
     }
     loop_.deliver();
     if (is_over) {

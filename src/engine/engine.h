@@ -27,6 +27,7 @@
 #include "engine/request_check.h"
 #include "engine/vocabulary.h"
 #include "kv/kv_cache_manager.h"
+#include "kv/store/prefix_store.h"
 #include "model/model_runner.h"
 #include "sched/scheduler_options.h"
 #include "spec/speculation.h"
@@ -35,13 +36,14 @@ namespace karez {
 
 struct EngineOptions {
   SchedulerOptions scheduler;
-  int context_tokens = 0;      // prompt and answer together, >= 2
-  int max_queue = 1024;        // requests that wait to be run; more are refused. >= 1
-  bool prefix_cache = true;    // share the KV of equal prompt beginnings
-  std::string kv_identity;     // what changes the KV besides the tokens (model, type, positions)
-  int prefix_hash_bits = 128;  // less only in tests
-  bool dense_rows = false;     // with a key index too: it is for drafts alone
-  bool compress = false;       // the KV of requests that do not say
+  int context_tokens = 0;         // prompt and answer together, >= 2
+  int max_queue = 1024;           // requests that wait to be run; more are refused. >= 1
+  bool prefix_cache = true;       // share the KV of equal prompt beginnings
+  std::string kv_identity;        // what changes the KV besides the tokens (model, type, positions)
+  int prefix_hash_bits = 128;     // less only in tests
+  double load_limit_seconds = 5;  // that a request waits for stored prefix blocks at most
+  bool dense_rows = false;        // with a key index too: it is for drafts alone
+  bool compress = false;          // the KV of requests that do not say
   CompressionOptions compression;
   // Seconds since any fixed point; called from several threads. Empty: the steady clock.
   std::function<double()> clock;
@@ -54,13 +56,15 @@ class Engine final : public EngineClient {
  public:
   // Starts the thread. The vocabulary must outlive the engine. key_index: from attach_key_index(),
   // for a runner with sparse attention; else null. loader: the runner's selection listener, for a
-  // store with a home tier; else null. speculation: null: nobody drafts.
+  // store with a home tier; else null. speculation: null: nobody drafts. store: where prefix blocks
+  // outlive the process; null: nowhere.
   // Fails: as EngineOptions::validate().
   static Expected<std::unique_ptr<Engine>> create(
       const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
       std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
       std::unique_ptr<KeyIndex> key_index = nullptr, std::unique_ptr<BlockLoader> loader = nullptr,
-      std::unique_ptr<Speculation> speculation = nullptr);
+      std::unique_ptr<Speculation> speculation = nullptr,
+      std::unique_ptr<PrefixStore> store = nullptr);
   // Cancels what still runs.
   ~Engine() override;
 
@@ -78,7 +82,7 @@ class Engine final : public EngineClient {
   Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
          std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
          std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
-         std::unique_ptr<Speculation> speculation);
+         std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store);
   void run();
   // When the windows of the request are compressed, or never.
   Expected<CompressionSchedule> compression_of(const Request& request) const;
@@ -94,6 +98,7 @@ class Engine final : public EngineClient {
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<KeyIndex> key_index_;
   std::unique_ptr<KVCacheManager> kv_;
+  std::unique_ptr<PrefixStore> store_;
   EngineLoop loop_;
 
   mutable std::mutex mutex_;  // of everything down to the thread
@@ -102,6 +107,7 @@ class Engine final : public EngineClient {
   std::vector<RequestId> cancellations_;
   RequestId last_id_ = 0;
   EngineStats stats_;  // of the last step, or of the one that is computed now
+  bool has_store_results_ = false;
   bool wants_kv_map_ = false;
   std::shared_ptr<const KvMap> kv_map_;
   bool is_closing_ = false;

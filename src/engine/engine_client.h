@@ -18,7 +18,9 @@
 #include "engine/compression_stats.h"
 #include "engine/kv_map.h"
 #include "engine/missed_mass.h"
+#include "engine/prefix_restorer.h"
 #include "kv/residency.h"
+#include "kv/store/prefix_store.h"
 #include "sched/request.h"
 #include "spec/speculation.h"
 
@@ -82,6 +84,9 @@ struct EngineStats {
   ResidencyStats tiers;            // what moved between the two
   bool has_speculation = false;    // there is a drafter
   SpeculationStats speculation;    // what came of it
+  bool has_store = false;          // prefix blocks outlive the process
+  PrefixStoreStats store;          // where they are kept
+  PrefixRestorerStats restores;    // what came back
   MissedMass missed;               // what rows went without, under a bound
   CompressionStats compression;    // of aged windows; all zero if nobody asked for it
   std::int64_t prompt_tokens = 0;  // computed or found, since start

@@ -1,6 +1,7 @@
 #include "engine/engine_loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 
 #include "base/check.h"
@@ -10,6 +11,12 @@ namespace karez {
 namespace {
 
 bool is_decode(const PlannedSequence& planned) { return planned.tokens.size() == 1; }
+
+std::int64_t unix_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 Status lost_status() {
   return {StatusCode::kUnavailable,
@@ -21,7 +28,7 @@ Status lost_status() {
 EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
                        BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
                        std::unique_ptr<Speculation> speculation,
-                       std::unique_ptr<WindowCompressor> compressor,
+                       std::unique_ptr<WindowCompressor> compressor, const StoredPrefixes& stored,
                        const SchedulerOptions& options, bool dense_rows,
                        std::function<double()> clock)
     : runner_(runner),
@@ -32,14 +39,29 @@ EngineLoop::EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* 
       prefix_cache_(std::move(prefix_cache)),
       speculation_(std::move(speculation)),
       compressor_(std::move(compressor)),
+      store_(prefix_cache_ == nullptr ? nullptr : stored.store),
+      options_(options),
       scheduler_(kv, prefix_cache_.get(), options, compressor_.get()),
       clock_(std::move(clock)) {
   KAREZ_CHECK(loader != nullptr || kv.residency() == nullptr, "a home tier needs a loader");
+  if (store_ != nullptr) {
+    restorer_ = std::make_unique<PrefixRestorer>(kv, *prefix_cache_, *store_, key_index,
+                                                 stored.load_limit_seconds, clock_);
+    saver_ = std::make_unique<PrefixSaver>(kv, *prefix_cache_, *store_, unix_nanoseconds);
+  }
 }
 
 void EngineLoop::add(Submission submission) {
   const Request& request = *submission.request;
-  scheduler_.add(request, submission.compression);
+  // Behind the first window's begin nothing may be found.
+  const auto findable_tokens =
+      submission.compression.is_on()
+          ? static_cast<std::size_t>(submission.compression.first_position) + 1
+          : request.prompt.size();
+  if (restorer_ == nullptr || !request.use_prefix_cache ||
+      !restorer_->hold(request, findable_tokens)) {
+    scheduler_.add(request, submission.compression);
+  }
   ActiveRequest active;
   active.num_unfinished = request.num_choices;
   active.submission = std::move(submission);
@@ -50,6 +72,9 @@ void EngineLoop::cancel(RequestId id) {
   const auto it = active_.find(id);
   if (it == active_.end()) {
     return;
+  }
+  if (restorer_ != nullptr) {
+    restorer_->cancel(id);
   }
   scheduler_.cancel(id);
   end_choices(id, 0, it->second.submission.request->num_choices, FinishReason::kCancelled,
@@ -63,6 +88,22 @@ void EngineLoop::cancel_all() {
   }
   for (const RequestId id : ids) {
     cancel(id);
+  }
+}
+
+void EngineLoop::advance_restores() {
+  if (restorer_ == nullptr) {
+    return;
+  }
+  // What the next step takes at most: its tokens, and a begun block, copied or new, for each.
+  const std::int64_t spare_slots = kv_.spec().slots_for_sequence(options_.max_num_batched_tokens,
+                                                                 options_.max_num_batched_tokens) +
+                                   kv_.spec().slots_for_sequence(kBlockSize, kBlockSize) *
+                                       (2 * scheduler_.stats().num_running + 2);
+  restorer_->advance(spare_slots, !scheduler_.has_work());
+  for (const RequestId id : restorer_->take_ready()) {
+    const Submission& submission = active_.at(id).submission;
+    scheduler_.add(*submission.request, submission.compression);
   }
 }
 
@@ -312,6 +353,12 @@ EngineStats EngineLoop::stats() const {
   if (compressor_ != nullptr) {
     stats.compression = compressor_->stats();
     stats.compression.pairs_brought_back = runner_.archived_pages_read() * kBlockSize;
+  }
+  if (restorer_ != nullptr) {
+    stats.requests_waiting += static_cast<int>(restorer_->num_held());
+    stats.has_store = true;
+    stats.store = store_->stats();
+    stats.restores = restorer_->stats();
   }
   if (kv_.residency() != nullptr) {
     stats.has_home = true;

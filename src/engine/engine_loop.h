@@ -17,8 +17,11 @@
 #include "engine/choice_stream.h"
 #include "engine/compression_turns.h"
 #include "engine/engine_client.h"
+#include "engine/prefix_restorer.h"
+#include "engine/prefix_saver.h"
 #include "kv/kv_cache_manager.h"
 #include "kv/prefix_cache.h"
+#include "kv/store/prefix_store.h"
 #include "model/model_runner.h"
 #include "sched/scheduler.h"
 #include "spec/speculation.h"
@@ -35,19 +38,33 @@ class EngineLoop {
     double submitted_seconds = 0;
   };
 
+  // Prefix blocks that outlive the process.
+  struct StoredPrefixes {
+    PrefixStore* store = nullptr;  // null: there are none
+    double load_limit_seconds = 0;
+  };
+
   // All must outlive it. key_index: of kv's blocks; null: the runner has no sparse attention.
   // loader: the runner's selection listener, needed if kv has a home tier; else may be null.
   // prefix_cache: null turns sharing off. dense_rows: as EngineOptions. speculation: null: nobody
-  // drafts. compressor: null: no submission may ask for it. clock: seconds.
+  // drafts. compressor: null: no submission may ask for it. stored: of use with a prefix cache
+  // only. clock: seconds.
   EngineLoop(ModelRunner& runner, KVCacheManager& kv, const KeyIndex* key_index,
              BlockLoader* loader, std::unique_ptr<PrefixCache> prefix_cache,
              std::unique_ptr<Speculation> speculation, std::unique_ptr<WindowCompressor> compressor,
-             const SchedulerOptions& options, bool dense_rows, std::function<double()> clock);
+             const StoredPrefixes& stored, const SchedulerOptions& options, bool dense_rows,
+             std::function<double()> clock);
 
   void add(Submission submission);
   // Ends all its choices with kCancelled. Unknown ids are ignored.
   void cancel(RequestId id);
   void cancel_all();
+
+  // Requests that are held back until stored blocks are there go on; those that are ready start.
+  // Between steps.
+  void advance_restores();
+  // Whether such requests wait: advance_restores() is called again soon.
+  bool is_restoring() const { return restorer_ != nullptr && restorer_->num_held() > 0; }
 
   bool has_work() const { return scheduler_.has_work(); }
   // One step, in two halves so that others can see what runs while the model computes.
@@ -105,6 +122,10 @@ class EngineLoop {
   std::unique_ptr<PrefixCache> prefix_cache_;
   std::unique_ptr<Speculation> speculation_;
   std::unique_ptr<WindowCompressor> compressor_;
+  PrefixStore* store_;
+  std::unique_ptr<PrefixRestorer> restorer_;  // null, as the saver: there is no store
+  std::unique_ptr<PrefixSaver> saver_;
+  SchedulerOptions options_;
   Scheduler scheduler_;
   std::function<double()> clock_;
   std::unordered_map<RequestId, ActiveRequest> active_;

@@ -112,8 +112,12 @@ void PrefixCache::publish(SequenceId sequence, std::string_view salt,
   }
   for (auto i = static_cast<std::size_t>(chain.num_blocks); i < end; ++i) {
     if (!publish_block(sequence, salt, tokens_of_block(tokens, i), chain)) {
-      return;
+      break;
     }
+  }
+  if (on_publish_) {
+    on_publish_(sequence, salt,
+                tokens.first(static_cast<std::size_t>(chain.num_blocks) * kBlockSize));
   }
 }
 

@@ -29,11 +29,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/token.h"
@@ -73,6 +75,12 @@ class PrefixCache {
   void publish(SequenceId sequence, std::string_view salt, std::span<const TokenId> tokens,
                PrefixChain& chain);
 
+  // Called inside publish() when blocks have become findable, with all tokens whose blocks are, as
+  // far as the sequence goes. Empty: nobody.
+  using PublishCallback =
+      std::function<void(SequenceId, std::string_view salt, std::span<const TokenId> tokens)>;
+  void on_publish(PublishCallback callback) { on_publish_ = std::move(callback); }
+
   std::int64_t num_entries() const { return static_cast<std::int64_t>(entries_.size()); }
   // Empty if entries and cached blocks name each other, else what does not hold.
   std::string check_invariants() const;
@@ -105,6 +113,7 @@ class PrefixCache {
   KVCacheManager& kv_;
   std::string identity_;
   int hash_bits_;
+  PublishCallback on_publish_;
   std::uint64_t last_number_ = 0;
   std::unordered_map<PrefixHash, Entry> entries_;
   std::unordered_map<std::uint32_t, PrefixHash> entry_of_block_;  // by BlockId::value

@@ -1,0 +1,30 @@
+#include "engine/stored_prefixes.h"
+
+#include <utility>
+
+#include "engine/block_payload.h"
+#include "kv/store/disk_records.h"
+
+namespace karez {
+
+Expected<std::unique_ptr<PrefixStore>> make_prefix_store(
+    const KVCacheSpec& spec, std::string_view identity, const StoreOptions& options,
+    std::function<void(std::string_view)> log) {
+  if (!options.is_on()) {
+    return nullptr;
+  }
+  PrefixStoreOptions store;
+  store.shape = {identity_digest(identity), payload_bytes_of(spec)};
+  store.log = std::move(log);
+  auto disk = DiskRecords::open({.directory = options.disk_directory,
+                                 .cap_bytes = options.disk_bytes,
+                                 .shape = store.shape,
+                                 .reserve_bytes = 0,
+                                 .intercept = {}});
+  if (!disk) {
+    return fail(disk.error().code(), "--kv-disk-path: " + disk.error().message());
+  }
+  return std::make_unique<PrefixStore>(store, std::move(*disk));
+}
+
+}  // namespace karez

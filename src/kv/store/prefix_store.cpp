@@ -1,0 +1,436 @@
+#include "kv/store/prefix_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "base/check.h"
+
+namespace karez {
+namespace {
+
+constexpr std::size_t kWritesOfBatch = 16;
+constexpr std::size_t kMaxKnown = 1 << 20;
+constexpr std::int64_t kLeastRecords = 4;  // in staging
+constexpr std::chrono::milliseconds kFlushLimit{3000};
+
+std::int64_t records_in(std::int64_t staging_bytes, std::size_t record_bytes) {
+  return std::max(kLeastRecords, staging_bytes / static_cast<std::int64_t>(record_bytes));
+}
+
+}  // namespace
+
+// A find or a read. The worker has it until it is in the results; nobody else looks at it then.
+struct PrefixStore::Load {
+  Ticket ticket = 0;
+  Clock::TimePoint deadline;
+  std::atomic<bool> is_cancelled = false;
+  std::vector<RecordName> chain;  // of find()
+  std::optional<RecordKey> key;   // of read()
+  std::size_t num_present = 0;
+  std::optional<Buffer> buffer;
+};
+
+// What lanes and owner share, and what a lane that was left behind still has.
+struct PrefixStore::Shared {
+  Shared(const PrefixStoreOptions& store_options, std::shared_ptr<RecordBackend> store_backend,
+         const Clock& store_clock)
+      : shape(store_options.shape),
+        backend(std::move(store_backend)),
+        clock(store_clock),
+        log(store_options.log),
+        loads(store_options.breaker),
+        stores(store_options.breaker) {}
+
+  struct Write {
+    RecordKey key;
+    std::int64_t use_time_ns;
+    Buffer buffer;
+  };
+
+  const RecordShape shape;
+  const std::shared_ptr<RecordBackend> backend;
+  const Clock& clock;
+
+  std::mutex wake_mutex;  // held while the callback runs
+  std::function<void()> wake;
+  std::mutex log_mutex;
+  std::function<void(std::string_view)> log;  // empty once the owner is gone
+
+  mutable std::mutex mutex;  // of all below
+  Breaker loads;
+  Breaker stores;
+  PrefixStoreStats counters;
+  std::vector<std::shared_ptr<Load>> results;
+  std::deque<Write> writes;     // wait
+  std::int64_t num_writes = 0;  // wait, or are being written
+  bool has_write_job = true;    // the first one is the owner's
+  bool is_prepared = false;
+  std::optional<Clock::TimePoint> batch_since;  // of the batch that is being written
+  std::vector<RecordName> gone;                 // for the owner: not there, or not any more
+
+  void say(const std::string& line) {
+    const std::lock_guard lock(log_mutex);
+    if (log) {
+      log(line);
+    }
+  }
+  void call_wake() {
+    const std::lock_guard lock(wake_mutex);
+    if (wake) {
+      wake();
+    }
+  }
+
+  bool stores_are_stopped() const {
+    const std::lock_guard lock(mutex);
+    return stores.is_open();
+  }
+  // Both without the lock.
+  void note_success(Breaker Shared::*breaker, std::string_view what) {
+    bool is_back = false;
+    {
+      const std::lock_guard lock(mutex);
+      is_back = (this->*breaker).succeed();
+    }
+    if (is_back) {
+      say(fmt::format("{}: {} work again", backend->describe(), what));
+    }
+  }
+  void note_failure(Breaker Shared::*breaker, std::string_view what, const std::string& reason,
+                    bool at_once) {
+    bool is_news = false;
+    {
+      const std::lock_guard lock(mutex);
+      is_news = (this->*breaker).fail(clock.now(), reason, at_once);
+    }
+    if (is_news) {
+      say(fmt::format("{}: {} stop for a while: {}", backend->describe(), what, reason));
+    }
+  }
+
+  void run(const std::shared_ptr<Load>& load);
+  std::optional<Status> do_read(Load& load);
+  void run_writes();
+  void run_batch(std::deque<Write>& batch);
+  WriteReport write_batch(std::deque<Write>& batch);
+};
+
+void PrefixStore::Shared::run(const std::shared_ptr<Load>& load) {
+  if (load->is_cancelled) {
+    return;
+  }
+  std::optional<Status> error;
+  if (load->key) {
+    error = do_read(*load);
+  } else {
+    const auto present = backend->count_present(load->chain);
+    if (present) {
+      load->num_present = std::min(*present, load->chain.size());
+    } else {
+      error = present.error();
+    }
+  }
+  if (error) {
+    note_failure(&Shared::loads, "loads", error->message(), false);
+  } else {
+    note_success(&Shared::loads, "loads");
+  }
+  {
+    const std::lock_guard lock(mutex);
+    counters.load_errors += error ? 1 : 0;
+    results.push_back(load);
+  }
+  call_wake();
+}
+
+std::optional<Status> PrefixStore::Shared::do_read(Load& load) {
+  const RecordKey& key = *load.key;
+  Buffer buffer(shape.record_bytes());
+  const auto outcome = backend->read(key.name, buffer.record());
+  if (!outcome) {
+    return outcome.error();
+  }
+  RecordProblem problem = RecordProblem::kLength;
+  if (*outcome == ReadOutcome::kRead) {
+    problem = check_record(shape, key, buffer.record());
+  }
+  const bool is_bad = *outcome != ReadOutcome::kAbsent && problem != RecordProblem::kNone;
+  if (is_bad) {
+    backend->remove(key.name);
+    say(fmt::format("{}: record {} is not used and removed: its {} is wrong", backend->describe(),
+                    key.name.hex(), to_string(problem)));
+  }
+  if (problem == RecordProblem::kNone) {
+    load.buffer = std::move(buffer);
+  } else {
+    const std::lock_guard lock(mutex);
+    counters.bad_records += is_bad ? 1 : 0;
+    gone.push_back(key.name);
+  }
+  return std::nullopt;
+}
+
+// All that wait. The first time also with none: what is there is counted.
+void PrefixStore::Shared::run_writes() {
+  while (true) {
+    std::deque<Write> batch;
+    {
+      const std::lock_guard lock(mutex);
+      while (!writes.empty() && batch.size() < kWritesOfBatch) {
+        batch.push_back(std::move(writes.front()));
+        writes.pop_front();
+      }
+      if (batch.empty() && is_prepared) {
+        has_write_job = false;
+        return;
+      }
+      batch_since = clock.now();
+    }
+    run_batch(batch);
+    const std::lock_guard lock(mutex);
+    batch_since.reset();
+    if (writes.empty()) {
+      has_write_job = false;
+      return;
+    }
+  }
+}
+
+void PrefixStore::Shared::run_batch(std::deque<Write>& batch) {
+  const WriteReport report = write_batch(batch);
+  const std::unordered_set<RecordName> stored(report.stored.begin(), report.stored.end());
+  {
+    const std::lock_guard lock(mutex);
+    num_writes -= static_cast<std::int64_t>(batch.size());
+    counters.store_errors += report.problem ? 1 : 0;
+    for (const Write& write : batch) {
+      if (stored.contains(write.key.name)) {
+        ++counters.stored_blocks;
+        counters.stored_bytes += static_cast<std::int64_t>(write.buffer.record().size());
+      } else {
+        ++counters.dropped_blocks;
+        gone.push_back(write.key.name);
+      }
+    }
+    gone.insert(gone.end(), report.removed.begin(), report.removed.end());
+    is_prepared = is_prepared && !report.problem;
+  }
+  if (report.problem) {
+    const StatusCode code = report.problem->code();
+    note_failure(&Shared::stores, "stores", report.problem->message(),
+                 code == StatusCode::kResourceExhausted || code == StatusCode::kUnavailable);
+  } else {
+    note_success(&Shared::stores, "stores");
+  }
+}
+
+WriteReport PrefixStore::Shared::write_batch(std::deque<Write>& batch) {
+  bool must_prepare = false;
+  {
+    const std::lock_guard lock(mutex);
+    must_prepare = !std::exchange(is_prepared, true);
+  }
+  if (must_prepare) {
+    if (auto prepared = backend->prepare(); !prepared) {
+      return {{}, {}, std::move(prepared.error())};
+    }
+  }
+  std::vector<RecordWrite> records;
+  for (Write& write : batch) {
+    seal_record(shape, write.key, write.buffer.record());
+    records.push_back({{write.key.name, write.use_time_ns}, write.buffer.record()});
+  }
+  return backend->write(records);
+}
+
+PrefixStore::PrefixStore(const PrefixStoreOptions& options, std::shared_ptr<RecordBackend> backend,
+                         const Clock& clock)
+    : options_(options),
+      clock_(clock),
+      shared_(std::make_shared<Shared>(options, std::move(backend), clock)),
+      load_lane_(clock),
+      store_lane_(clock) {
+  KAREZ_CHECK(options.shape.payload_bytes > 0, "a record has a payload");
+  store_lane_.submit([shared = shared_] { shared->run_writes(); });
+}
+
+PrefixStore::~PrefixStore() {
+  set_wake({});
+  if (!shared_->stores_are_stopped()) {
+    store_lane_.wait_until_idle(kFlushLimit);
+  }
+  const std::lock_guard lock(shared_->log_mutex);
+  shared_->log = {};
+}
+
+std::optional<PrefixStore::Ticket> PrefixStore::submit_load(std::shared_ptr<Load> load) {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    // A thread that hangs is not given more to do, however long the pause was.
+    const auto since = load_lane_.busy_since();
+    const bool hangs = since && clock_.now() - *since > options_.load_limit;
+    if (hangs || !shared_->loads.allow(clock_.now())) {
+      return std::nullopt;
+    }
+  }
+  load->ticket = ++last_ticket_;
+  load->deadline = clock_.now() + options_.load_limit;
+  loads_.emplace(load->ticket, load);
+  num_reads_ += load->key ? 1U : 0U;
+  load_lane_.submit([shared = shared_, load] { shared->run(load); });
+  return load->ticket;
+}
+
+std::optional<PrefixStore::Ticket> PrefixStore::find(std::vector<RecordName> chain) {
+  auto load = std::make_shared<Load>();
+  load->chain = std::move(chain);
+  return submit_load(std::move(load));
+}
+
+std::optional<PrefixStore::Ticket> PrefixStore::read(const RecordKey& key) {
+  if (static_cast<std::int64_t>(num_reads_) >=
+      records_in(options_.load_staging_bytes, options_.shape.record_bytes())) {
+    return std::nullopt;
+  }
+  auto load = std::make_shared<Load>();
+  load->key = key;
+  return submit_load(std::move(load));
+}
+
+bool PrefixStore::loads_stopped() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->loads.is_open();
+}
+
+void PrefixStore::cancel(Ticket ticket) {
+  const auto found = loads_.find(ticket);
+  if (found != loads_.end()) {
+    found->second->is_cancelled = true;
+    num_reads_ -= found->second->key ? 1U : 0U;
+    loads_.erase(found);
+  }
+}
+
+void PrefixStore::poll(std::vector<Result>& results) {
+  std::vector<std::shared_ptr<Load>> done;
+  std::vector<RecordName> gone;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    done.swap(shared_->results);
+    gone.swap(shared_->gone);
+  }
+  for (const RecordName& name : gone) {
+    known_.erase(name);
+  }
+  for (const std::shared_ptr<Load>& load : done) {
+    const auto found = loads_.find(load->ticket);
+    if (found == loads_.end()) {
+      continue;  // cancelled, or late
+    }
+    loads_.erase(found);
+    num_reads_ -= load->key ? 1U : 0U;
+    for (std::size_t i = 0; i < load->num_present; ++i) {
+      know(load->chain[i]);
+    }
+    results.push_back({load->ticket, load->num_present, std::move(load->buffer)});
+  }
+  std::int64_t num_late = 0;
+  for (auto it = loads_.begin(); it != loads_.end();) {
+    Load& load = *it->second;
+    if (clock_.now() < load.deadline) {
+      ++it;
+      continue;
+    }
+    load.is_cancelled = true;
+    num_reads_ -= load.key ? 1U : 0U;
+    results.push_back({it->first, 0, std::nullopt});
+    it = loads_.erase(it);
+    ++num_late;
+  }
+  if (num_late > 0) {
+    shared_->note_failure(&Shared::loads, "loads", "no answer in time", true);
+    const std::lock_guard lock(shared_->mutex);
+    shared_->counters.late_loads += num_late;
+  }
+  if (stores_hang() && !shared_->stores_are_stopped()) {
+    shared_->note_failure(&Shared::stores, "stores", "no answer in time", true);
+  }
+}
+
+bool PrefixStore::stores_hang() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->batch_since && clock_.now() - *shared_->batch_since > options_.store_limit;
+}
+
+void PrefixStore::set_wake(std::function<void()> wake) {
+  const std::lock_guard lock(shared_->wake_mutex);
+  shared_->wake = std::move(wake);
+}
+
+void PrefixStore::know(const RecordName& name) {
+  if (known_.size() >= kMaxKnown) {
+    known_.clear();
+  }
+  known_.insert(name);
+}
+
+std::optional<PrefixStore::Buffer> PrefixStore::room_to_write() {
+  if (stores_hang()) {
+    return std::nullopt;
+  }
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->num_writes >=
+            records_in(options_.store_staging_bytes, options_.shape.record_bytes()) ||
+        !shared_->stores.allow(clock_.now())) {
+      return std::nullopt;
+    }
+  }
+  return Buffer(options_.shape.record_bytes());
+}
+
+void PrefixStore::write(const RecordKey& key, std::int64_t use_time_ns, Buffer buffer) {
+  KAREZ_CHECK(buffer.record().size() == options_.shape.record_bytes(), "from room_to_write()");
+  know(key.name);
+  bool needs_job = false;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->writes.push_back({key, use_time_ns, std::move(buffer)});
+    ++shared_->num_writes;
+    needs_job = !std::exchange(shared_->has_write_job, true);
+  }
+  if (needs_job) {
+    store_lane_.submit([shared = shared_] { shared->run_writes(); });
+  }
+}
+
+void PrefixStore::touch(std::vector<RecordUse> uses) {
+  if (shared_->stores_are_stopped()) {
+    return;
+  }
+  store_lane_.submit([shared = shared_, uses = std::move(uses)] { shared->backend->touch(uses); });
+}
+
+void PrefixStore::count_dropped(std::int64_t blocks) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->counters.dropped_blocks += blocks;
+}
+
+PrefixStoreStats PrefixStore::stats() const {
+  PrefixStoreStats stats;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    stats = shared_->counters;
+    stats.loads_stopped = shared_->loads.is_open();
+    stats.stores_stopped = shared_->stores.is_open();
+  }
+  stats.usage = shared_->backend->usage();
+  return stats;
+}
+
+}  // namespace karez

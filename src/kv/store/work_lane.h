@@ -1,0 +1,40 @@
+// One thread that does jobs in order, and that its owner can leave behind.
+//
+// A job may hang for good (a disk that does not answer). Then the destructor does not wait: the
+// thread goes on alone, and ends when its job does. Whatever a job touches it must therefore own,
+// or share.
+// Thread: every call from any thread; the destructor from one.
+// Owns: the thread, as long as it is alive.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace karez {
+
+class WorkLane {
+ public:
+  // clock: of busy_since(); outlives the process, or every job.
+  explicit WorkLane(const Clock& clock);
+  // Jobs that wait are not done any more. Waits `patience` at most for the one at hand.
+  ~WorkLane();
+  WorkLane(const WorkLane&) = delete;
+  WorkLane& operator=(const WorkLane&) = delete;
+
+  void submit(std::function<void()> job);
+  // When the job at hand was begun; none: there is none.
+  std::optional<Clock::TimePoint> busy_since() const;
+  // Waits until all jobs are done. False: that took longer.
+  bool wait_until_idle(std::chrono::milliseconds limit);
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace karez
