@@ -50,7 +50,7 @@ struct KvExporterOptions {
   int max_connections = 256;
   int max_exports = 4096;
   // UCX's UCX_TLS for the connections; empty: its own choice, which its environment may steer.
-  std::string transports = "tcp";
+  std::string transports;
   // Also one-sided reads over the network. UCX lets anyone who reaches the port read and write this
   // process then; for RDMA among machines that trust each other.
   bool one_sided_network = false;

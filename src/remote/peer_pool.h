@@ -35,8 +35,9 @@ using FetchId = StrongId<struct FetchIdTag>;
 struct PeerPoolOptions {
   PeerConfig config;
   std::string secret;              // see KvExporterOptions
-  std::string transports = "tcp";  // see KvExporterOptions
+  std::string transports;          // see KvExporterOptions
   bool use_shared_memory = true;   // where the peer is on this machine and offers it
+  bool one_sided_network = false;  // see KvExporterOptions; both sides must have it
   Clock::Duration connect_timeout = std::chrono::seconds(5);  // to the end of the handshake
   Clock::Duration read_timeout = std::chrono::seconds(5);     // of a block
   std::uint64_t max_index_bytes = std::uint64_t{4} << 30U;    // a manifest with more is refused
@@ -126,6 +127,8 @@ class PeerPool {
   void read(std::span<const RemoteRead> reads);
   // Appends results; each read has exactly one.
   void take_reads(std::vector<RemoteReadResult>& results);
+  // All that are under way fail with kCancelled.
+  void cancel_reads();
   int reads_in_flight() const;  // results not taken yet
 
   // Moves everything along.
@@ -138,6 +141,7 @@ class PeerPool {
   bool prepare_wait();
 
   const PeerConfig& config() const;
+  Clock::TimePoint now() const;
   PeerPoolStats stats() const;
 
  private:

@@ -14,6 +14,8 @@ struct RemoteBlock {
   std::uint64_t offset = kAbsent;  // bytes from the start of the exported memory
   std::uint64_t checksum = 0;      // block_checksum() of its bytes
 
+  std::uint32_t index = 0;  // in the manifest; set where it is received
+
   bool is_absent() const { return offset == kAbsent; }
   friend bool operator==(const RemoteBlock&, const RemoteBlock&) = default;
 };

@@ -6,11 +6,14 @@
 // Owns: the local tier. The pool is shared with those who fetch and release; leases are theirs.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -21,12 +24,12 @@ namespace karez {
 
 struct RemoteTierOptions {
   std::int64_t max_adopted_extents = std::int64_t{1} << 24U;
-  int max_in_flight = 1024;  // reads from peers, besides what the local tier takes
 };
 
 class RemoteTier final : public Tier {
  public:
-  // The pool's blocks are as large as the tier's; both outlive nothing: the pool must outlive this.
+  // The pool's blocks are as large as the tier's. It must outlive this, and nobody else reads
+  // through it.
   RemoteTier(std::unique_ptr<Tier> local, PeerPool& pool, const RemoteTierOptions& options = {});
   ~RemoteTier() override;
 
@@ -42,30 +45,27 @@ class RemoteTier final : public Tier {
   // A write to an adopted extent fails with kIoError (EROFS).
   std::size_t submit(std::span<const Transfer> transfers) override;
   void poll(std::vector<TransferResult>& results) override;
-  // With transfers in flight on both sides it looks at them in turns of a millisecond.
+  // With transfers in flight on both sides it wakes every half millisecond.
   void wait_until(Clock::TimePoint time) override;
   std::size_t block_bytes() const override { return local_->block_bytes(); }
-  // The local tier's room; in flight: both.
+  // The local tier's room, also in flight, which both share.
   TierCapacity capacity() const override;
   std::string describe() const override;
 
   Tier& local() { return *local_; }
 
  private:
+  static constexpr auto kTurn = std::chrono::microseconds(500);
+
   struct Adopted {
     std::array<RemoteBlock, kExtentBlocks> blocks = {};
     LeaseId lease;
     std::uint32_t in_flight = 0;
     bool allocated = false;
   };
-  struct Reading {
-    Transfer transfer;
-  };
-
   Adopted& adopted(ExtentId extent);
-  bool take(const Transfer& transfer);
+  void take(const Transfer& transfer);
   void collect();
-  void give_back(ExtentId extent);
 
   std::unique_ptr<Tier> local_;
   PeerPool& pool_;
@@ -74,7 +74,6 @@ class RemoteTier final : public Tier {
   std::deque<Adopted> adopted_;
   std::vector<ExtentId> free_ids_;
   std::int64_t adopted_count_ = 0;
-  int local_in_flight_ = 0;
   std::uint64_t last_ticket_ = 0;
   std::unordered_map<std::uint64_t, Transfer> reading_;  // index: ticket
   std::vector<RemoteRead> batch_;

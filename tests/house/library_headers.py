@@ -12,7 +12,9 @@ RULES = (
     (re.compile(r"^nlohmann/"), "nlohmann-json",
      ("src/cli/", "src/engine/", "src/server/", "tests/", "fuzz/")),
     (re.compile(r"^liburing"), "liburing", ("src/kv/tier/", "bench/tier_bench.cpp")),
-    (re.compile(r"^(boost|openssl|prometheus)/"), "the HTTP, TLS and metrics libraries",
+    (re.compile(r"^uc[pst]/"), "UCX", ("src/remote/",)),
+    (re.compile(r"^openssl/"), "OpenSSL", ("src/remote/", "src/server/", "tests/")),
+    (re.compile(r"^(boost|prometheus)/"), "the HTTP and metrics libraries",
      ("src/server/", "tests/")),
 )
 
