@@ -247,8 +247,7 @@ Expected<int> serve(const ServeFlags& typed) {
   while (!interrupt.flag()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  const bool clean =
-      (*server)->shut_down(std::chrono::seconds(options.flags.shutdown_timeout_seconds));
+  const bool clean = (*server)->shut_down(options.shutdown_timeout);
   (*engine)->shutdown(std::chrono::milliseconds(0));
   if (!clean) {
     report_note("some answers were cut at --shutdown-timeout");
