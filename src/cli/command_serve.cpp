@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "engine/engine.h"
 #include "engine/kv_capacity.h"
 #include "engine/kv_identity.h"
+#include "engine/role_home.h"
 #include "engine/stored_prefixes.h"
 #include "engine/vocabulary.h"
 #include "kv/kv_cache_manager.h"
@@ -101,7 +103,14 @@ ModelInfo model_info(const ServeOptions& options, int context_tokens) {
           .context_tokens = context_tokens,
           .block_tokens = kBlockSize,
           .max_num_seqs = options.scheduler.max_num_seqs,
+          .kv_role = options.role.role,
           .created_unix_seconds = now.count()};
+}
+
+// Unlike that of every other process, also of one that had its port before.
+std::string new_engine_id() {
+  std::random_device random;
+  return fmt::format("karez-{:08x}{:08x}", random(), random());
 }
 
 Expected<int> serve(const ServeFlags& typed) {
@@ -128,16 +137,21 @@ Expected<int> serve(const ServeFlags& typed) {
     return fail(context.error());
   }
   const KVCacheSpec spec = config->kv_cache_spec(options.kv_type);
-  auto home = make_home_tier(spec, options.home);
+  const std::string identity = kv_identity(model_file->digest, spec);
+  auto home = make_role_home(spec, {.role = options.role,
+                                    .home = options.home,
+                                    .sparse = options.sparse,
+                                    .identity = identity,
+                                    .context_tokens = *context,
+                                    .max_num_seqs = options.scheduler.max_num_seqs});
   if (!home) {
     return fail(std::move(home.error()));
   }
-  const std::string identity = kv_identity(model_file->digest, spec);
   auto prefixes = make_prefix_store(spec, identity, options.store, report_note);
   if (!prefixes) {
     return fail(std::move(prefixes.error()));
   }
-  auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context), std::move(*home));
+  auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context), std::move(home->tier));
   if (!kv) {
     return fail(kv.error().code(), "--kv-fast-bytes: " + kv.error().message());
   }
@@ -229,9 +243,14 @@ Expected<int> serve(const ServeFlags& typed) {
   engine_options.prefix_cache = !options.flags.no_prefix_cache;
   engine_options.kv_identity = identity;
   engine_options.load_limit_seconds = options.store.load_limit_seconds;
-  auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
-                               std::move(*key_index), std::move(loader), std::move(*speculation),
-                               std::move(*prefixes));
+  auto peers = make_peers(*home, options.role, **kv, key_index->get(), new_engine_id());
+  if (!peers) {
+    return fail(std::move(peers.error()));
+  }
+  auto engine =
+      Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
+                     std::move(*key_index), std::move(loader), std::move(*speculation),
+                     std::move(*prefixes), EnginePeers{std::move(home->pool), std::move(*peers)});
   if (!engine) {
     return fail(std::move(engine.error()));
   }

@@ -60,6 +60,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_token_budget_flag(command, flags.sparse);
   add_selection_flags(command, flags.sparse);
   add_tier_flags(command, flags.tiers);
+  add_role_flags(command, flags.role);
   add_store_flags(command, flags.tiers);
   add_spec_flags(command, flags.spec);
   add_compress_flags(command, flags.compress,
@@ -150,6 +151,11 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
   options.home = std::move(tiers->home);
   options.spec = std::move(tiers->spec);
   options.on_miss = tiers->on_miss;
+  auto role = check_role_flags(flags.role);
+  if (!role) {
+    return fail(std::move(role.error()));
+  }
+  options.role = std::move(*role);
   auto compression = check_compress_flags(flags.compress);
   if (!compression) {
     return fail(std::move(compression.error()));

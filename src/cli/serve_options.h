@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "cli/compress_flags.h"
 #include "cli/http_flags.h"
+#include "cli/role_flags.h"
 #include "cli/sparse_flags.h"
 #include "cli/spec_flags.h"
 #include "cli/tier_flags.h"
@@ -37,6 +38,7 @@ struct ServeFlags {
   bool no_repack = false;
   SparseFlags sparse;
   TierFlags tiers;
+  RoleFlags role;
   SpecFlags spec;
   CompressFlags compress;
 
@@ -59,6 +61,7 @@ struct ServeOptions {
   SparseOptions sparse;
   HomeOptions home;
   StoreOptions store;
+  RoleOptions role;
   SpecOptions spec;
   OnMiss on_miss;
   CompressionOptions compression;

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "engine/compression_stats.h"
 #include "engine/kv_map.h"
+#include "engine/kv_peer_stats.h"
 #include "engine/missed_mass.h"
 #include "engine/prefix_restorer.h"
 #include "kv/residency.h"
@@ -87,6 +88,7 @@ struct EngineStats {
   bool has_store = false;          // prefix blocks outlive the process
   PrefixStoreStats store;          // where they are kept
   PrefixRestorerStats restores;    // what came back
+  KvPeerStats peers;               // of a prefill/decode split
   MissedMass missed;               // what rows went without, under a bound
   CompressionStats compression;    // of aged windows; all zero if nobody asked for it
   std::int64_t prompt_tokens = 0;  // computed or found, since start

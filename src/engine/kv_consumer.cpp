@@ -43,13 +43,12 @@ KvConsumer::~KvConsumer() {
   }
 }
 
-void KvConsumer::start(const Request& request) {
-  KAREZ_CHECK(request.kv_transfer && request.kv_transfer->role == KvTransfer::Role::kConsume,
+void KvConsumer::start(std::shared_ptr<const Request> request) {
+  KAREZ_CHECK(request->kv_transfer && request->kv_transfer->role == KvTransfer::Role::kConsume,
               "a request that consumes");
-  const KvTransfer& transfer = *request.kv_transfer;
+  const KvTransfer& transfer = *request->kv_transfer;
   Arrival& arrival = arrivals_.emplace_back();
-  arrival.request = request.id;
-  arrival.prompt = request.prompt;
+  arrival.request = request;
   arrival.begun = clock_.now();
   arrival.deadline = arrival.begun + options_.timeout;
   const auto key = RequestKey::parse(transfer.remote_request_id);
@@ -65,7 +64,7 @@ void KvConsumer::start(const Request& request) {
 void KvConsumer::poll_peers() {
   pool_.poll();
   results_.clear();
-  pool_.take_reads(RemoteReader::kAdmission, results_);
+  pool_.take_reads(results_, RemoteReader::kAdmission);
   for (const RemoteReadResult& result : results_) {
     const auto found = tickets_.find(result.ticket);
     KAREZ_CHECK(found != tickets_.end(), "a result of a read that was asked for");
@@ -80,7 +79,14 @@ void KvConsumer::poll_peers() {
   }
 }
 
-bool KvConsumer::advance(Arrival& arrival, bool may_open, std::vector<Ready>& ready) {
+void KvConsumer::poll(const HasRoom& has_room, std::vector<Ready>& ready) {
+  poll_peers();
+  for (auto it = arrivals_.begin(); it != arrivals_.end();) {
+    it = advance(*it, has_room, ready) ? arrivals_.erase(it) : std::next(it);
+  }
+}
+
+bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<Ready>& ready) {
   if (arrival.stage != Stage::kStopping && clock_.now() >= arrival.deadline) {
     stop(arrival,
          Status(StatusCode::kDeadlineExceeded,
@@ -93,7 +99,8 @@ bool KvConsumer::advance(Arrival& arrival, bool may_open, std::vector<Ready>& re
   if (arrival.stage == Stage::kFetching) {
     take_manifest(arrival);
   }
-  if (arrival.stage == Stage::kWaiting && may_open) {
+  if (arrival.stage == Stage::kWaiting &&
+      has_room(*arrival.request, num_remote_tokens(*arrival.request))) {
     open(arrival);
   }
   if (arrival.stage == Stage::kReading) {
@@ -133,12 +140,12 @@ void KvConsumer::take_manifest(Arrival& arrival) {
 // The pool has checked shapes; what this is the KV of is checked here.
 std::optional<Status> KvConsumer::check(const Arrival& arrival) const {
   const Manifest& manifest = arrival.manifest;
-  if (manifest.tokens != arrival.prompt) {
-    const auto differ = std::ranges::mismatch(manifest.tokens, arrival.prompt);
+  if (manifest.tokens != arrival.request->prompt) {
+    const auto differ = std::ranges::mismatch(manifest.tokens, arrival.request->prompt);
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("the producer's KV is of another prompt: {} tokens there, {} here, "
                               "which differ from token {} on",
-                              manifest.tokens.size(), arrival.prompt.size(),
+                              manifest.tokens.size(), arrival.request->prompt.size(),
                               differ.in1 - manifest.tokens.begin()));
   }
   if (index_ != nullptr && manifest.index.empty()) {
@@ -148,16 +155,21 @@ std::optional<Status> KvConsumer::check(const Arrival& arrival) const {
   return std::nullopt;
 }
 
+// The last token of the prompt is computed here, for its logits.
+int KvConsumer::num_remote_tokens(const Request& request) const {
+  const int num_tokens = static_cast<int>(request.prompt.size()) - 1;
+  return options_.admit == KvAdmit::kSparse && tier_ != nullptr
+             ? num_tokens / kExtentTokens * kExtentTokens
+             : 0;
+}
+
 void KvConsumer::open(Arrival& arrival) {
-  const int num_tokens = static_cast<int>(arrival.prompt.size()) - 1;  // the last one is computed
-  const int whole = options_.admit == KvAdmit::kSparse && tier_ != nullptr
-                        ? num_tokens / kExtentTokens * kExtentTokens
-                        : 0;
+  const int num_tokens = static_cast<int>(arrival.request->prompt.size()) - 1;
+  const int whole = num_remote_tokens(*arrival.request);
   arrival.kv = whole > 0 ? open_at_producer(arrival.manifest, whole) : kv_.open();
   if (arrival.kv.is_none()) {
     return;  // later, when others have ended
   }
-  arrival.num_remote_tokens = whole;
   arrival.first_read = whole / kBlockSize;
   // The second call lets go of what is out of the window already.
   if (!kv_.extend(arrival.kv, num_tokens - whole) || !kv_.extend(arrival.kv, 0)) {
@@ -225,6 +237,7 @@ void KvConsumer::read_more(Arrival& arrival) {
     const std::span<const RemoteBlock> blocks = blocks_of(arrival.manifest, layer, head);
     const BlockTableView table = kv_.table(arrival.kv, kv_.group_of_layer(layer));
     RemoteRead read;
+    read.reader = RemoteReader::kAdmission;
     read.lease = arrival.manifest.lease;
     const std::int64_t run_end = std::min<std::int64_t>(end, arrival.first_read + kExtentBlocks);
     for (std::int64_t i = arrival.first_read; i < run_end; ++i) {
@@ -248,7 +261,7 @@ void KvConsumer::read_more(Arrival& arrival) {
     }
   }
   arrival.reads_in_flight += static_cast<std::int64_t>(batch_.size());
-  pool_.read(RemoteReader::kAdmission, batch_);
+  pool_.read(batch_);
 }
 
 void KvConsumer::stop(Arrival& arrival, Status error) {
@@ -264,7 +277,7 @@ void KvConsumer::stop(Arrival& arrival, Status error) {
 
 void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
   Ready done;
-  done.request = arrival.request;
+  done.request = arrival.request->id;
   if (arrival.stage == Stage::kStopping) {
     if (!arrival.kv.is_none()) {
       kv_.close(arrival.kv);
@@ -276,7 +289,7 @@ void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
     const std::int64_t all = std::ranges::count_if(
         arrival.manifest.blocks, [](const RemoteBlock& block) { return !block.is_absent(); });
     done.kv = arrival.kv;
-    done.num_remote_tokens = arrival.num_remote_tokens;
+    done.num_remote_tokens = num_remote_tokens(*arrival.request);
     kv_.write_home(arrival.kv);
     ++counters_.admitted;
     counters_.bytes_admitted += arrival.manifest.bytes_received + arrival.blocks_read * block_bytes;
@@ -285,7 +298,7 @@ void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
     if (done.num_remote_tokens == 0) {
       pool_.release(arrival.manifest.lease);
     } else {
-      leases_.emplace(arrival.request, arrival.manifest.lease);
+      leases_.emplace(done.request, arrival.manifest.lease);
     }
   }
   if (arrival.is_wanted) {
@@ -297,7 +310,7 @@ void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
 
 void KvConsumer::finished(RequestId request) {
   for (Arrival& arrival : arrivals_) {
-    if (arrival.request == request && arrival.is_wanted) {
+    if (arrival.request->id == request && arrival.is_wanted) {
       arrival.is_wanted = false;
       if (arrival.stage != Stage::kStopping) {
         stop(arrival, Status(StatusCode::kCancelled, "the request was cancelled"));

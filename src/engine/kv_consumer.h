@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "attention/key_index.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/kv_peer_stats.h"
 #include "engine/role_options.h"
 #include "kv/kv_cache_manager.h"
 #include "remote/peer_pool.h"
@@ -30,17 +32,6 @@
 #include "sched/request.h"
 
 namespace karez {
-
-struct KvConsumerStats {
-  std::int64_t admitted = 0;  // requests, since start
-  std::int64_t failed = 0;    // KV that did not come, or not in time
-  std::int64_t lost = 0;      // sequences whose KV could not be read any more while they ran
-  // Of admitted ones, until their first step: manifests with the key index, and blocks.
-  std::int64_t bytes_admitted = 0;
-  std::int64_t bytes_full = 0;  // what all of their blocks would have been
-  double admit_seconds = 0;     // from start() to ready, summed
-  PeerPoolStats pool;
-};
 
 class KvConsumer {
  public:
@@ -63,25 +54,21 @@ class KvConsumer {
   KvConsumer(const KvConsumer&) = delete;
   KvConsumer& operator=(const KvConsumer&) = delete;
 
-  // Requires: request.kv_transfer consumes; no other with this id is known.
-  void start(const Request& request);
-  // has_room: whether slots for a prompt of so many tokens may be taken now. Appends what is ready.
-  template <typename HasRoom>
-  void poll(HasRoom has_room, std::vector<Ready>& ready) {
-    poll_peers();
-    for (auto it = arrivals_.begin(); it != arrivals_.end();) {
-      const bool may_open =
-          it->stage != Stage::kWaiting || has_room(static_cast<int>(it->prompt.size()));
-      it = advance(*it, may_open, ready) ? arrivals_.erase(it) : std::next(it);
-    }
-  }
+  // Requires: request->kv_transfer consumes; no other with this id is known.
+  void start(std::shared_ptr<const Request> request);
+  // Whether slots for the prompt of a request may be taken now; num_remote_tokens of it take none.
+  using HasRoom = std::function<bool(const Request& request, int num_remote_tokens)>;
+  // Moves all along, and appends what is ready.
+  void poll(const HasRoom& has_room, std::vector<Ready>& ready);
   // It is not wanted any more, or has ended: its lease goes back. Unknown ids are ignored.
   void finished(RequestId request);
+  bool reads_from_peer(RequestId request) const { return leases_.contains(request); }
   // A sequence's KV could not be read any more.
   void note_lost() { ++counters_.lost; }
 
   // Requests that are not ready: poll() often.
   bool has_arrivals() const { return !arrivals_.empty(); }
+  int num_arrivals() const { return static_cast<int>(arrivals_.size()); }
   // Leases need poll() for their heartbeats.
   bool has_leases() const { return !leases_.empty(); }
   KvConsumerStats stats() const;
@@ -94,15 +81,13 @@ class KvConsumer {
     kStopping,  // failed or cancelled, while the peer may still write to its slots
   };
   struct Arrival {
-    RequestId request = 0;
-    std::vector<TokenId> prompt;
+    std::shared_ptr<const Request> request;
     Stage stage = Stage::kFetching;
     Clock::TimePoint begun;
     Clock::TimePoint deadline;
     FetchId fetch;
     Manifest manifest;
     SequenceId kv;
-    int num_remote_tokens = 0;
     std::int64_t first_read = 0;  // blocks from this one on are read into slots
     std::size_t next_read = 0;    // of the reads that this makes, in order
     std::int64_t reads_in_flight = 0;
@@ -113,9 +98,11 @@ class KvConsumer {
 
   void poll_peers();
   // True: it is over.
-  bool advance(Arrival& arrival, bool may_open, std::vector<Ready>& ready);
+  bool advance(Arrival& arrival, const HasRoom& has_room, std::vector<Ready>& ready);
   void take_manifest(Arrival& arrival);
   std::optional<Status> check(const Arrival& arrival) const;
+  // Of the prompt, how many stay with the producer.
+  int num_remote_tokens(const Request& request) const;
   void open(Arrival& arrival);
   SequenceId open_at_producer(const Manifest& manifest, int num_tokens);
   std::span<const RemoteBlock> blocks_of(const Manifest& manifest, int layer, int head) const;

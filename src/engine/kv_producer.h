@@ -19,6 +19,7 @@
 
 #include "attention/key_index.h"
 #include "base/status.h"
+#include "engine/kv_peer_stats.h"
 #include "kv/kv_cache_manager.h"
 #include "remote/export_memory.h"
 #include "remote/kv_exporter.h"
@@ -28,14 +29,6 @@ namespace karez {
 
 // Exports of a process have this epoch: what a consumer was told by an earlier one is refused.
 std::uint64_t epoch_of(std::string_view engine_id);
-
-struct KvProducerStats {
-  std::int64_t exported = 0;  // requests, since start
-  std::int64_t released = 0;  // of these, fetched and given back
-  std::int64_t expired = 0;   // of these, without a heartbeat in time
-  std::int64_t failed = 0;    // there was no room at home
-  KvExporterStats port;
-};
 
 class KvProducer {
  public:

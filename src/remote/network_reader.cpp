@@ -99,7 +99,7 @@ TransferStatus NetworkReader::verify(const Read& ended) const {
 void NetworkReader::report(Read& ended, TransferStatus status,
                            std::vector<RemoteReadResult>& results) {
   if (!std::exchange(ended.is_reported, true)) {
-    results.push_back({ended.read.ticket, status});
+    results.push_back({ended.read.ticket, ended.read.reader, status});
   }
 }
 

@@ -187,7 +187,7 @@ void PeerConnection::finish_block(std::uint64_t id, TransferStatus status) {
   if (status == TransferStatus::kOk && --reading->second.blocks_left > 0) {
     return;
   }
-  read_results_.push_back({reading->second.read.ticket, status});
+  read_results_.push_back({reading->second.read.ticket, reading->second.read.reader, status});
   readings_.erase(reading);
 }
 
@@ -211,7 +211,7 @@ void PeerConnection::fail_reads_of(std::uint64_t lease, TransferStatus status) {
 
 void PeerConnection::fail_all_reads(TransferStatus status) {
   for (const auto& [id, reading] : std::exchange(readings_, {})) {
-    read_results_.push_back({reading.read.ticket, status});
+    read_results_.push_back({reading.read.ticket, reading.read.reader, status});
   }
   waiting_.clear();
   read_messages_.clear();

@@ -176,7 +176,7 @@ class PeerPool::Impl {
       const auto held = leases_.find(read.lease);
       const auto peer = held == leases_.end() ? peers_.end() : peers_.find(held->second.peer);
       if (peer == peers_.end() || !peer->second.connection->is_alive(held->second.lease, now)) {
-        results_.push_back({read.ticket, TransferStatus::kIoError});
+        results_.push_back({read.ticket, read.reader, TransferStatus::kIoError});
       } else if (!read_shared(peer->second, read)) {
         if (peer->second.network) {
           peer->second.network->read(read, now + options_.read_timeout);
@@ -193,13 +193,16 @@ class PeerPool::Impl {
     }
   }
 
-  void take_reads(std::vector<RemoteReadResult>& results) {
-    for (const RemoteReadResult& result : results_) {
-      stats_.reads_failed += result.status == TransferStatus::kOk ? 0 : 1;
-      results.push_back(result);
+  void take_reads(std::vector<RemoteReadResult>& results, RemoteReader reader) {
+    const auto others = std::stable_partition(
+        results_.begin(), results_.end(),
+        [reader](const RemoteReadResult& result) { return result.reader == reader; });
+    for (auto result = results_.begin(); result != others; ++result) {
+      stats_.reads_failed += result->status == TransferStatus::kOk ? 0 : 1;
+      results.push_back(*result);
     }
-    reads_in_flight_ -= static_cast<int>(results_.size());
-    results_.clear();
+    reads_in_flight_ -= static_cast<int>(others - results_.begin());
+    results_.erase(results_.begin(), others);
   }
   void cancel_reads() {
     for (auto& [id, peer] : peers_) {
@@ -340,7 +343,7 @@ class PeerPool::Impl {
       stats_.bytes_received +=
           read.num_blocks * static_cast<std::int64_t>(options_.config.block_bytes);
     }
-    results_.push_back({read.ticket, *status});
+    results_.push_back({read.ticket, read.reader, *status});
     return true;
   }
 
@@ -419,7 +422,9 @@ void PeerPool::cancel(FetchId fetch) { impl_->cancel(fetch); }
 bool PeerPool::is_alive(LeaseId lease) const { return impl_->is_alive(lease); }
 void PeerPool::release(LeaseId lease) { impl_->release(lease); }
 void PeerPool::read(std::span<const RemoteRead> reads) { impl_->read(reads); }
-void PeerPool::take_reads(std::vector<RemoteReadResult>& results) { impl_->take_reads(results); }
+void PeerPool::take_reads(std::vector<RemoteReadResult>& results, RemoteReader reader) {
+  impl_->take_reads(results, reader);
+}
 void PeerPool::cancel_reads() { impl_->cancel_reads(); }
 int PeerPool::reads_in_flight() const { return impl_->reads_in_flight(); }
 void PeerPool::poll() { impl_->poll(); }

@@ -68,8 +68,15 @@ struct Manifest {
   }
 };
 
+// Those who read through one pool: each takes its own results.
+enum class RemoteReader : std::uint8_t {
+  kTier,       // a RemoteTier, for attention
+  kAdmission,  // before a request's first step
+};
+
 struct RemoteRead {
-  std::uint64_t ticket = 0;  // the caller's; comes back with the result
+  std::uint64_t ticket = 0;  // the reader's; comes back with the result
+  RemoteReader reader = RemoteReader::kTier;
   LeaseId lease;
   int num_blocks = 0;  // 1 to kExtentBlocks
   std::array<RemoteBlock, kExtentBlocks> blocks = {};
@@ -78,6 +85,7 @@ struct RemoteRead {
 
 struct RemoteReadResult {
   std::uint64_t ticket = 0;
+  RemoteReader reader = RemoteReader::kTier;
   // kOk; kChecksumMismatch: absent, or the bytes are not those of the manifest; kIoError: the peer
   // is gone or its lease has ended; kDeadlinePassed: no answer within read_timeout.
   TransferStatus status = TransferStatus::kOk;
@@ -125,8 +133,9 @@ class PeerPool {
   // Takes them all. Memory is lent until poll() or a later call has put the result of that ticket
   // into take_reads(), and never written after that.
   void read(std::span<const RemoteRead> reads);
-  // Appends results; each read has exactly one.
-  void take_reads(std::vector<RemoteReadResult>& results);
+  // Appends the reader's results; each read has exactly one.
+  void take_reads(std::vector<RemoteReadResult>& results,
+                  RemoteReader reader = RemoteReader::kTier);
   // All that are under way fail with kCancelled.
   void cancel_reads();
   int reads_in_flight() const;  // results not taken yet

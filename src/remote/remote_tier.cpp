@@ -170,6 +170,7 @@ void RemoteTier::wait_until(Clock::TimePoint time) {
 
 TierCapacity RemoteTier::capacity() const {
   TierCapacity capacity = local_->capacity();
+  capacity.num_foreign_extents = options_.max_adopted_extents;
   capacity.in_flight += static_cast<int>(reading_.size() + finished_.size());
   capacity.metadata_bytes += static_cast<std::int64_t>(adopted_.size() * sizeof(Adopted) +
                                                        free_ids_.capacity() * sizeof(ExtentId));

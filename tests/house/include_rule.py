@@ -15,9 +15,9 @@ MAY_INCLUDE = {
     "sched": ("base", "kv", "sampling"),
     "model": ("base", "kv", "attention", "sampling"),
     "spec": ("base", "kv", "sampling", "model"),
-    "engine": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec"),
+    "engine": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "remote"),
     "server": ("base", "sampling", "sched", "model", "engine"),
-    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "engine", "server"),
+    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "remote", "engine", "server"),
 }
 # A folder inside a folder is stricter than the one around it: it may include itself and what begins
 # like one of these.
