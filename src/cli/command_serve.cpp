@@ -138,6 +138,10 @@ Expected<int> serve(const ServeFlags& typed) {
   }
   const KVCacheSpec spec = config->kv_cache_spec(options.kv_type);
   const std::string identity = kv_identity(model_file->digest, spec);
+  auto prefixes = make_prefix_store(spec, identity, options.store, report_note);
+  if (!prefixes) {
+    return fail(std::move(prefixes.error()));
+  }
   auto home = make_role_home(spec, {.role = options.role,
                                     .home = options.home,
                                     .sparse = options.sparse,
@@ -146,10 +150,6 @@ Expected<int> serve(const ServeFlags& typed) {
                                     .max_num_seqs = options.scheduler.max_num_seqs});
   if (!home) {
     return fail(std::move(home.error()));
-  }
-  auto prefixes = make_prefix_store(spec, identity, options.store, report_note);
-  if (!prefixes) {
-    return fail(std::move(prefixes.error()));
   }
   auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context), std::move(home->tier));
   if (!kv) {

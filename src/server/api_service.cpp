@@ -144,8 +144,9 @@ std::optional<HttpResponse> ApiService::reject(const HttpRequest& head) {
 HttpResponse ApiService::health(const HttpRequest& request) {
   HttpResponse response;
   response.headers = cors_headers(request, options_.access);
-  if (backend() != nullptr && !draining_) {
-    response.body = R"({"status":"ok"})";
+  const Backend backend_now = backend();
+  if (backend_now != nullptr && !draining_) {
+    response.body = answer_health(backend_now->engine->stats());
     return response;
   }
   response.status = 503;

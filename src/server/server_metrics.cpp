@@ -141,6 +141,111 @@ std::vector<MetricFamily> compression_families(const CompressionStats& stats) {
               MetricType::Gauge, number(stats.query_bytes)})};
 }
 
+// Prefix blocks that outlive the process.
+std::vector<MetricFamily> store_families(const PrefixStoreStats& store,
+                                         const PrefixRestorerStats& restores) {
+  constexpr auto kGauge = MetricType::Gauge;
+  constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  const std::array<Sample, 17> samples = {{
+      {"karez_kv_store_hits_total", "Requests whose prompt the store knew further.", kCounter,
+       number(restores.hits)},
+      {"karez_kv_store_misses_total", "Requests that asked the store in vain.", kCounter,
+       number(restores.misses)},
+      {"karez_kv_store_restored_blocks_total", "Blocks of 16 tokens that came back.", kCounter,
+       number(restores.restored_blocks)},
+      {"karez_kv_store_restored_bytes_total", "Bytes of keys and values of these.", kCounter,
+       number(restores.restored_bytes)},
+      {"karez_kv_store_restore_seconds_total", "Time that requests waited for these.", kCounter,
+       restores.seconds},
+      {"karez_kv_store_stored_blocks_total", "Blocks of 16 tokens that were stored.", kCounter,
+       number(store.stored_blocks)},
+      {"karez_kv_store_stored_bytes_total", "Bytes of these.", kCounter,
+       number(store.stored_bytes)},
+      {"karez_kv_store_dropped_blocks_total", "Blocks that could not be stored when they came.",
+       kCounter, number(store.dropped_blocks)},
+      {"karez_kv_store_removed_blocks_total", "Stored blocks that gave way to others.", kCounter,
+       number(store.usage.removed)},
+      {"karez_kv_store_bad_records_total", "Records that were not what they should be.", kCounter,
+       number(store.bad_records)},
+      {"karez_kv_store_late_loads_total", "Loads that had no answer in time.", kCounter,
+       number(store.late_loads)},
+      {"karez_kv_store_load_errors_total", "Loads that failed.", kCounter,
+       number(store.load_errors)},
+      {"karez_kv_store_store_errors_total", "Batches of writes that failed.", kCounter,
+       number(store.store_errors)},
+      {"karez_kv_store_loads_stopped", "1 while nothing is loaded because of failures.", kGauge,
+       store.loads_stopped ? 1.0 : 0.0},
+      {"karez_kv_store_stores_stopped", "1 while nothing is stored because of failures.", kGauge,
+       store.stores_stopped ? 1.0 : 0.0},
+      {"karez_kv_store_used_bytes", "Bytes of the folder that are ours.", kGauge,
+       number(store.usage.used_bytes)},
+      {"karez_kv_store_cap_bytes", "What they may be.", kGauge, number(store.usage.cap_bytes)},
+  }};
+  std::vector<MetricFamily> families;
+  for (const Sample& sample : samples) {
+    families.push_back(family(sample));
+  }
+  return families;
+}
+
+// Keys and values that go from a node that prefills to one that decodes.
+std::vector<MetricFamily> transfer_families(const KvPeerStats& peers) {
+  constexpr auto kGauge = MetricType::Gauge;
+  constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  std::vector<MetricFamily> families;
+  const auto add = [&](std::span<const Sample> samples) {
+    for (const Sample& sample : samples) {
+      families.push_back(family(sample));
+    }
+  };
+  if (peers.produces) {
+    const KvProducerStats& stats = peers.producer;
+    add(std::array<Sample, 7>{{
+        {"karez_kv_export_requests_total", "Prompts whose KV was kept for a consumer.", kCounter,
+         number(stats.exported)},
+        {"karez_kv_export_released_total", "Of these, fetched and given back.", kCounter,
+         number(stats.released)},
+        {"karez_kv_export_expired_total", "Of these, freed because nobody asked in time.", kCounter,
+         number(stats.expired)},
+        {"karez_kv_export_failed_total", "Prompts whose KV could not be kept.", kCounter,
+         number(stats.failed)},
+        {"karez_kv_export_held", "Kept now.", kGauge, number(stats.port.exports)},
+        {"karez_kv_export_refused_peers_total", "Handshakes that failed.", kCounter,
+         number(stats.port.refused)},
+        {"karez_kv_export_sent_bytes_total", "Bytes sent in messages.", kCounter,
+         number(stats.port.bytes_sent)},
+    }});
+  }
+  if (peers.consumes) {
+    const KvConsumerStats& stats = peers.consumer;
+    add(std::array<Sample, 10>{{
+        {"karez_kv_admit_requests_total", "Requests whose KV came from a producer.", kCounter,
+         number(stats.admitted)},
+        {"karez_kv_admit_failed_total", "Requests whose KV did not come.", kCounter,
+         number(stats.failed)},
+        {"karez_kv_admit_lost_total", "Sequences whose KV was not given any more later.", kCounter,
+         number(stats.lost)},
+        {"karez_kv_admit_bytes_total", "Bytes taken in before a first step.", kCounter,
+         number(stats.bytes_admitted)},
+        {"karez_kv_admit_full_bytes_total", "What all blocks of these would have been.", kCounter,
+         number(stats.bytes_full)},
+        {"karez_kv_admit_seconds_total", "Time until requests were admitted.", kCounter,
+         stats.admit_seconds},
+        {"karez_kv_peer_read_blocks_total", "Blocks read from producers.", kCounter,
+         number(stats.pool.blocks_read)},
+        {"karez_kv_peer_failed_reads_total", "Reads of these that failed.", kCounter,
+         number(stats.pool.reads_failed)},
+        {"karez_kv_peer_received_bytes_total", "Bytes from producers, of any kind.", kCounter,
+         number(stats.pool.bytes_received)},
+        {"karez_kv_peer_leases", "Requests whose KV lies with a producer now.", kGauge,
+         number(stats.pool.leases)},
+    }});
+  }
+  return families;
+}
+
 std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
@@ -360,20 +465,29 @@ std::string ServerMetrics::page() const {
     for (MetricFamily& one : engine_families(stats)) {
       families.push_back(std::move(one));
     }
-    if (stats.has_speculation) {
-      for (MetricFamily& one : speculation_families(stats.speculation)) {
+    if (stats.has_store) {
+      for (MetricFamily& one : store_families(stats.store, stats.restores)) {
         families.push_back(std::move(one));
       }
+      if (stats.peers.produces || stats.peers.consumes) {
+        for (MetricFamily& one : transfer_families(stats.peers)) {
+          families.push_back(std::move(one));
+        }
+      }
+      if (stats.has_speculation) {
+        for (MetricFamily& one : speculation_families(stats.speculation)) {
+          families.push_back(std::move(one));
+        }
+      }
+      MetricFamily config = family(
+          {"vllm:cache_config_info", "Settings of the KV cache, as labels.", MetricType::Gauge, 1});
+      config.metric[0].label = {{"block_size", std::to_string(impl_->block_tokens)},
+                                {"max_num_seqs", std::to_string(impl_->max_num_seqs)}};
+      families.push_back(std::move(config));
     }
-    MetricFamily config = family(
-        {"vllm:cache_config_info", "Settings of the KV cache, as labels.", MetricType::Gauge, 1});
-    config.metric[0].label = {{"block_size", std::to_string(impl_->block_tokens)},
-                              {"max_num_seqs", std::to_string(impl_->max_num_seqs)}};
-    families.push_back(std::move(config));
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, families);
+    return out.str();
   }
-  std::ostringstream out;
-  prometheus::TextSerializer().Serialize(out, families);
-  return out.str();
-}
 
 }  // namespace karez

@@ -189,6 +189,15 @@ std::string answer_kv_map(const KvMap* map) {
   return dump(answer);
 }
 
+std::string answer_health(const EngineStats& stats) {
+  Json answer = {{"status", "ok"}};
+  if (stats.has_store) {
+    answer["kv_store"] = {{"loads", stats.store.loads_stopped ? "stopped" : "ok"},
+                          {"stores", stats.store.stores_stopped ? "stopped" : "ok"}};
+  }
+  return dump(answer);
+}
+
 std::string answer_stats(const EngineStats& stats, const ModelInfo& model) {
   const PrefetchStats::BySource fetched = stats.tiers.prefetch.total();
   return dump({{"model", model.name},

@@ -19,6 +19,8 @@ ApiResult<std::string> answer_apply_template(const std::string& body, const Text
 std::string answer_models(const ModelInfo& model, int vocab_size);
 std::string answer_model(const ModelInfo& model, int vocab_size);
 std::string answer_props(const ModelInfo& model);
+// Of an engine that takes requests. With stored prefixes also whether they are in use.
+std::string answer_health(const EngineStats& stats);
 std::string answer_stats(const EngineStats& stats, const ModelInfo& model);
 // {"request", "num_tokens", "layers": ["3317...", ...]}: a digit for each 16 tokens, KvMap::Where.
 // No map: {"layers": []}.

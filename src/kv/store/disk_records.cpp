@@ -26,24 +26,6 @@ constexpr std::int64_t kLeastRecords = 16;
 constexpr std::int64_t kMostReserve = 256 << 20;
 constexpr std::size_t kPieceBytes = 256 << 10;
 
-// A descriptor that is closed at the end.
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) {
-      close(descriptor_);
-    }
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return descriptor_; }
-  bool is_open() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_;
-};
-
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT; }
 
 Status status_of(const std::string& directory, int error) {
@@ -69,6 +51,24 @@ timespec time_of(std::int64_t ns) {
 }
 
 }  // namespace
+
+// A descriptor that is closed at the end.
+class DiskRecords::File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() {
+    if (descriptor_ >= 0) {
+      close(descriptor_);
+    }
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return descriptor_; }
+  bool is_open() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_;
+};
 
 Expected<std::shared_ptr<DiskRecords>> DiskRecords::open(DiskRecordsOptions options) {
   const auto record_bytes = counted_bytes(static_cast<std::int64_t>(options.shape.record_bytes()));
@@ -250,43 +250,65 @@ int DiskRecords::write_all(int file, std::span<const std::byte> bytes) {
   return 0;
 }
 
-// Written, synced and renamed; its folder is the caller's.
-int DiskRecords::write_temporary(const std::string& path, const RecordWrite& write) {
+struct DiskRecords::Begun {
+  RecordUse use;
+  std::string path;
+  std::string temporary;
+  std::unique_ptr<File> file;
+};
+
+int DiskRecords::begin(const RecordWrite& write, std::string path, std::vector<Begun>& begun) {
   if (const int error = intercept("open"); error != 0) {
     return error;
   }
-  const std::string temporary = temporary_name();
-  const File file(openat(folder_, temporary.c_str(),
-                         O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnerFile));
-  if (!file.is_open()) {
+  Begun one{write.use, std::move(path), temporary_name(), nullptr};
+  one.file = std::make_unique<File>(openat(folder_, one.temporary.c_str(),
+                                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                                           kOwnerFile));
+  if (!one.file->is_open()) {
     return errno;
   }
-  index_.put(temporary, {file_bytes_, 0, false});
-  // For as long as it has this name. Who scans takes it for a dead one's for a moment: then the
-  // rename fails.
-  flock(file.get(), LOCK_EX | LOCK_NB);
-  int error = write_all(file.get(), write.record);
-  if (error == 0) {
-    const timespec times[2] = {{0, UTIME_OMIT}, time_of(write.use.use_time_ns)};
-    error = futimens(file.get(), times) == 0 ? intercept("sync") : errno;
+  index_.put(one.temporary, {file_bytes_, 0, false});
+  // For as long as it has this name. Who scans right now takes it for a dead one's: then the rename
+  // fails.
+  flock(one.file->get(), LOCK_EX | LOCK_NB);
+  int error = write_all(one.file->get(), write.record);
+  const timespec times[2] = {{0, UTIME_OMIT}, time_of(write.use.use_time_ns)};
+  if (error == 0 && futimens(one.file->get(), times) != 0) {
+    error = errno;
   }
-  if (error == 0 && fsync(file.get()) != 0) {
+  if (error != 0) {
+    give_up(one);
+    return error;
+  }
+  begun.push_back(std::move(one));
+  return 0;
+}
+
+void DiskRecords::give_up(const Begun& begun) {
+  unlinkat(folder_, begun.temporary.c_str(), 0);
+  index_.remove(begun.temporary);
+}
+
+int DiskRecords::finish(const Begun& begun) {
+  int error = intercept("sync");
+  if (error == 0 && fsync(begun.file->get()) != 0) {
     error = errno;
   }
   if (error == 0) {
     error = intercept("rename");
   }
-  if (error == 0 && renameat(folder_, temporary.c_str(), folder_, path.c_str()) != 0) {
+  if (error == 0 && renameat(folder_, begun.temporary.c_str(), folder_, begun.path.c_str()) != 0) {
     error = errno;
   }
   if (error != 0) {
-    unlinkat(folder_, temporary.c_str(), 0);
+    give_up(begun);
+    return error;
   }
-  index_.remove(temporary);
-  if (error == 0) {
-    index_.put(path, {file_bytes_, write.use.use_time_ns, true});
-  }
-  return error;
+  index_.remove(begun.temporary);
+  index_.put(begun.path, {file_bytes_, begun.use.use_time_ns, true});
+  written_since_scan_ += file_bytes_;
+  return 0;
 }
 
 int DiskRecords::sync_folder(const std::string& path) {
@@ -310,10 +332,12 @@ WriteReport DiskRecords::write(std::span<const RecordWrite> records) {
   if (error == 0) {
     error = make_room(batch_bytes, false, report);
   }
+  // All are written before the first is synced: that one's sync does most of the others' work.
   std::set<std::string> folders;  // to be synced
+  std::vector<Begun> begun;
   bool has_made_room = false;
   for (std::size_t i = 0; i < records.size() && error == 0;) {
-    const std::string path = path_of(records[i].use.name);
+    std::string path = path_of(records[i].use.name);
     const std::string folder = folder_of(path);
     if (index_.contains(path) && faccessat(folder_, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
       report.stored.push_back(records[i++].use.name);
@@ -324,15 +348,19 @@ WriteReport DiskRecords::write(std::span<const RecordWrite> records) {
     } else if (errno != EEXIST) {
       error = errno;
     }
-    error = error == 0 ? write_temporary(path, records[i]) : error;
+    error = error == 0 ? begin(records[i], std::move(path), begun) : error;
     if (is_full(error) && !std::exchange(has_made_room, true)) {
       error = make_room(batch_bytes, true, report);
       continue;  // the same again
     }
-    if (error == 0) {
-      written_since_scan_ += file_bytes_;
-      folders.insert(folder);
-      report.stored.push_back(records[i++].use.name);
+    ++i;
+  }
+  for (const Begun& one : begun) {
+    const int finish_error = finish(one);
+    error = error == 0 ? finish_error : error;
+    if (finish_error == 0) {
+      folders.insert(folder_of(one.path));
+      report.stored.push_back(one.use.name);
     }
   }
   for (const std::string& folder : folders) {

@@ -73,7 +73,11 @@ class DiskRecords final : public RecordBackend {
   // 0, or an error number.
   int make_folders();
   int scan();
-  int write_temporary(const std::string& path, const RecordWrite& write);
+  class File;
+  struct Begun;  // a temporary file, written
+  int begin(const RecordWrite& write, std::string path, std::vector<Begun>& begun);
+  int finish(const Begun& begun);
+  void give_up(const Begun& begun);
   int write_all(int file, std::span<const std::byte> bytes);
   // Until so many more bytes are within the cap, and the file system has them.
   int make_room(std::int64_t bytes, bool is_disk_full, WriteReport& report);

@@ -25,6 +25,7 @@ TEST(MetricsDoc, NamesExactlyTheMetricsOfThePage) {
   ServerMetrics metrics;
   EngineStats stats;
   stats.has_speculation = true;
+  stats.has_store = true;
   metrics.set_engine([stats] { return stats; }, 16, 8);
   metrics.set_connections([] { return std::size_t{0}; });
   const std::set<std::string> on_page =
