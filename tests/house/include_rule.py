@@ -16,7 +16,8 @@ MAY_INCLUDE = {
     "spec": ("base", "kv", "sampling", "model"),
     "engine": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec"),
     "server": ("base", "sampling", "sched", "model", "engine"),
-    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "engine", "server"),
+    "route": ("base", "server"),
+    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "engine", "server", "route"),
 }
 # A folder inside a folder is stricter than the one around it: it may include itself and what begins
 # like one of these.

@@ -8,12 +8,12 @@ import source_tree
 RULES = (
     (re.compile(r"^(ggml|gguf|llama)([-.]|$).*"), "ggml and libllama",
      ("src/model/", "tests/support/")),
-    (re.compile(r"^CLI/"), "CLI11", ("src/cli/",)),
+    (re.compile(r"^CLI/"), "CLI11", ("src/cli/", "tests/unit/cli/")),
     (re.compile(r"^nlohmann/"), "nlohmann-json",
-     ("src/cli/", "src/engine/", "src/server/", "tests/", "fuzz/")),
+     ("src/cli/", "src/engine/", "src/server/", "src/route/", "tests/", "fuzz/")),
     (re.compile(r"^liburing"), "liburing", ("src/kv/tier/", "bench/tier_bench.cpp")),
     (re.compile(r"^(boost|openssl|prometheus)/"), "the HTTP, TLS and metrics libraries",
-     ("src/server/", "tests/")),
+     ("src/server/", "src/route/", "tests/")),
 )
 
 
