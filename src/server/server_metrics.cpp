@@ -469,25 +469,26 @@ std::string ServerMetrics::page() const {
       for (MetricFamily& one : store_families(stats.store, stats.restores)) {
         families.push_back(std::move(one));
       }
-      if (stats.peers.produces || stats.peers.consumes) {
-        for (MetricFamily& one : transfer_families(stats.peers)) {
-          families.push_back(std::move(one));
-        }
-      }
-      if (stats.has_speculation) {
-        for (MetricFamily& one : speculation_families(stats.speculation)) {
-          families.push_back(std::move(one));
-        }
-      }
-      MetricFamily config = family(
-          {"vllm:cache_config_info", "Settings of the KV cache, as labels.", MetricType::Gauge, 1});
-      config.metric[0].label = {{"block_size", std::to_string(impl_->block_tokens)},
-                                {"max_num_seqs", std::to_string(impl_->max_num_seqs)}};
-      families.push_back(std::move(config));
     }
-    std::ostringstream out;
-    prometheus::TextSerializer().Serialize(out, families);
-    return out.str();
+    if (stats.peers.produces || stats.peers.consumes) {
+      for (MetricFamily& one : transfer_families(stats.peers)) {
+        families.push_back(std::move(one));
+      }
+    }
+    if (stats.has_speculation) {
+      for (MetricFamily& one : speculation_families(stats.speculation)) {
+        families.push_back(std::move(one));
+      }
+    }
+    MetricFamily config = family(
+        {"vllm:cache_config_info", "Settings of the KV cache, as labels.", MetricType::Gauge, 1});
+    config.metric[0].label = {{"block_size", std::to_string(impl_->block_tokens)},
+                              {"max_num_seqs", std::to_string(impl_->max_num_seqs)}};
+    families.push_back(std::move(config));
   }
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families);
+  return out.str();
+}
 
 }  // namespace karez

@@ -17,7 +17,9 @@ MAY_INCLUDE = {
     "spec": ("base", "kv", "sampling", "model"),
     "engine": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "remote"),
     "server": ("base", "sampling", "sched", "model", "engine"),
-    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "remote", "engine", "server"),
+    "route": ("base", "server"),
+    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "remote", "engine", "server",
+            "route"),
 }
 # A folder inside a folder is stricter than the one around it: it may include itself and what begins
 # like one of these.
