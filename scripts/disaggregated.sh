@@ -115,5 +115,5 @@ EOF
 
 echo "== what moved:" >&2
 for part in prefill decode router; do
-  fetch "${!part}/metrics" | sed -n "s/^\(karez_\(kv_transfer\|kv_remote\|route_hand_overs\|route_prefill\|route_decode_alone\)[^ ]* .*\)/   $part: \1/p" >&2
+  fetch "${!part}/metrics" | sed -n "s/^\(karez_\(kv_export\|kv_admit\|kv_peer\|route_hand_overs\|route_prefill\|route_decode_alone\)[^ ]* .*\)/   $part: \1/p" >&2
 done

@@ -103,8 +103,8 @@ ModelInfo model_info(const ServeOptions& options, int context_tokens) {
           .context_tokens = context_tokens,
           .block_tokens = kBlockSize,
           .max_num_seqs = options.scheduler.max_num_seqs,
-          .kv_role = options.role.role,
-          .created_unix_seconds = now.count()};
+          .created_unix_seconds = now.count(),
+          .kv_role = options.role.role};
 }
 
 // Unlike that of every other process, also of one that had its port before.

@@ -30,7 +30,7 @@ Expected<void> check(const RoleHomeOptions& options) {
   }
   if (!options.sparse.is_on()) {
     return fail(StatusCode::kInvalidArgument,
-                "--kv-admit sparse needs --kv-mode sparse: dense attention reads all of the KV in "
+                "--kv-admit sparse needs --token-budget: dense attention reads all of the KV in "
                 "every step");
   }
   if (!options.home.is_on()) {
