@@ -105,6 +105,7 @@ TEST(WireMessages, OthersLookAsTheFormatsPageSays) {
             "00000000"
             "01000000"
             "aa"
+            "00000000"
             "00000000");
 }
 
