@@ -243,7 +243,8 @@ Expected<int> serve(const ServeFlags& typed) {
   engine_options.prefix_cache = !options.flags.no_prefix_cache;
   engine_options.kv_identity = identity;
   engine_options.load_limit_seconds = options.store.load_limit_seconds;
-  auto peers = make_peers(*home, options.role, **kv, key_index->get(), new_engine_id());
+  auto peers = make_peers(*home, options.role, **kv, key_index->get(), new_engine_id(),
+                          (*runner)->config().vocab_size);
   if (!peers) {
     return fail(std::move(peers.error()));
   }

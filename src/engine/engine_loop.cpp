@@ -245,7 +245,7 @@ StepOutput EngineLoop::sample(const StepPlan& plan, std::span<const float> logit
       active.first_token_seconds = clock_();
       totals_.prompt_tokens += static_cast<std::int64_t>(active.submission.request->prompt.size());
     }
-    if (!keep_for_consumer(planned, active, output)) {
+    if (!keep_for_consumer(planned, active, rows.first(vocab_size), output)) {
       continue;
     }
     if (planned.num_choices == 1) {

@@ -123,7 +123,10 @@ class EngineLoop {
   int verify(ActiveRequest& active, const PlannedSequence& planned, std::span<const float> rows,
              StepOutput& output);
   // Of a request that produces, whose prompt is computed. False: it has ended, there was no room.
-  bool keep_for_consumer(const PlannedSequence& planned, ActiveRequest& active, StepOutput& output);
+  bool keep_for_consumer(const PlannedSequence& planned, ActiveRequest& active,
+                         std::span<const float> logits, StepOutput& output);
+  // Samples its first token, if its logits have come too, and gives it to the scheduler.
+  void start_admitted(const KvConsumer::Ready& arrived);
   bool is_recomputed_when_lost(RequestId request);
   // Requests whose KV their producer does not give any more. After a step.
   void end_lost();

@@ -1,5 +1,9 @@
 // Requests whose prompt another node has prefilled, or whose prompt is prefilled for another.
 #include <chrono>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "engine/engine_loop.h"
 
@@ -18,18 +22,41 @@ void EngineLoop::advance_peers() {
         return scheduler_.has_room_for(request, num_remote_tokens);
       },
       ready);
-  for (KvConsumer::Ready& arrived : ready) {
+  for (const KvConsumer::Ready& arrived : ready) {
     const Submission& submission = active_.at(arrived.request).submission;
-    const Request& request = *submission.request;
     if (!arrived.error) {
-      scheduler_.add_computed(request, submission.compression, arrived.kv,
-                              arrived.num_remote_tokens);
+      start_admitted(arrived);
     } else if (peers_.load_failure == KvLoadFailure::kRecompute) {
-      scheduler_.add(request, submission.compression);
+      scheduler_.add(*submission.request, submission.compression);
     } else {
-      end_choices(request.id, 0, request.num_choices, FinishReason::kError, arrived.error);
+      end_choices(arrived.request, 0, submission.request->num_choices, FinishReason::kError,
+                  arrived.error);
     }
   }
+}
+
+void EngineLoop::start_admitted(const KvConsumer::Ready& arrived) {
+  ActiveRequest& active = active_.at(arrived.request);
+  const std::shared_ptr<const Request> request = active.submission.request;
+  const CompressionSchedule compression = active.submission.compression;
+  StepOutput first;
+  if (!arrived.logits.empty()) {
+    active.cached_tokens = kv_.num_tokens(arrived.kv);
+    active.scheduled_seconds = active.first_token_seconds = clock_();
+    totals_.prompt_tokens += static_cast<std::int64_t>(request->prompt.size());
+    if (!sample_one(active, 0, arrived.logits, first)) {
+      kv_.close(arrived.kv);
+      if (active.num_unfinished == 0) {
+        forget(arrived.request);
+      }
+      return;
+    }
+  }
+  std::vector<TokenId> generated;
+  for (const SampledToken& sample : first.samples) {
+    generated.push_back(sample.token);
+  }
+  scheduler_.add_computed(*request, compression, arrived.kv, arrived.num_remote_tokens, generated);
 }
 
 bool EngineLoop::waits_for_peers() const {
@@ -54,13 +81,13 @@ std::optional<std::chrono::milliseconds> EngineLoop::next_turn() const {
 }
 
 bool EngineLoop::keep_for_consumer(const PlannedSequence& planned, ActiveRequest& active,
-                                   StepOutput& output) {
+                                   std::span<const float> logits, StepOutput& output) {
   const Request& request = *active.submission.request;
   if (peers_.producer == nullptr || !request.kv_transfer ||
       request.kv_transfer->role != KvTransfer::Role::kProduce || active.kv_transfer) {
     return true;
   }
-  auto transfer = peers_.producer->hold(planned.kv, request.prompt);
+  auto transfer = peers_.producer->hold(planned.kv, request.prompt, logits);
   if (transfer) {
     active.kv_transfer = std::move(*transfer);
     return true;

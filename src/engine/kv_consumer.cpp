@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -99,8 +100,7 @@ bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<
   if (arrival.stage == Stage::kFetching) {
     take_manifest(arrival);
   }
-  if (arrival.stage == Stage::kWaiting &&
-      has_room(*arrival.request, num_remote_tokens(*arrival.request))) {
+  if (arrival.stage == Stage::kWaiting && has_room(*arrival.request, num_remote_tokens(arrival))) {
     open(arrival);
   }
   if (arrival.stage == Stage::kReading) {
@@ -155,25 +155,39 @@ std::optional<Status> KvConsumer::check(const Arrival& arrival) const {
   return std::nullopt;
 }
 
-// The last token of the prompt is computed here, for its logits.
-int KvConsumer::num_remote_tokens(const Request& request) const {
-  const int num_tokens = static_cast<int>(request.prompt.size()) - 1;
+// One choice samples from them; several would have to before they are forked.
+bool KvConsumer::has_logits(const Arrival& arrival) const {
+  return arrival.request->num_choices == 1 && options_.vocab_size > 0 &&
+         arrival.manifest.note.size() ==
+             static_cast<std::size_t>(options_.vocab_size) * sizeof(float);
+}
+
+int KvConsumer::num_tokens(const Arrival& arrival) const {
+  return static_cast<int>(arrival.request->prompt.size()) - (has_logits(arrival) ? 0 : 1);
+}
+
+int KvConsumer::num_remote_tokens(const Arrival& arrival) const {
   return options_.admit == KvAdmit::kSparse && tier_ != nullptr
-             ? num_tokens / kExtentTokens * kExtentTokens
+             ? num_tokens(arrival) / kExtentTokens * kExtentTokens
              : 0;
 }
 
 void KvConsumer::open(Arrival& arrival) {
-  const int num_tokens = static_cast<int>(arrival.request->prompt.size()) - 1;
-  const int whole = num_remote_tokens(*arrival.request);
+  const int count = num_tokens(arrival);
+  const int whole = num_remote_tokens(arrival);
   arrival.kv = whole > 0 ? open_at_producer(arrival.manifest, whole) : kv_.open();
   if (arrival.kv.is_none()) {
     return;  // later, when others have ended
   }
   arrival.first_read = whole / kBlockSize;
   // The second call lets go of what is out of the window already.
-  if (!kv_.extend(arrival.kv, num_tokens - whole) || !kv_.extend(arrival.kv, 0)) {
+  if (!kv_.extend(arrival.kv, count - whole) || !kv_.extend(arrival.kv, 0)) {
     kv_.close(std::exchange(arrival.kv, SequenceId::none()));
+    if (kv_.stats().slots_used == 0) {
+      stop(arrival, Status(StatusCode::kResourceExhausted,
+                           "the KV of the prompt is larger than the fast tier; it can be admitted "
+                           "with --kv-admit sparse, or computed here"));
+    }
     return;
   }
   import_records(arrival);
@@ -289,7 +303,11 @@ void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
     const std::int64_t all = std::ranges::count_if(
         arrival.manifest.blocks, [](const RemoteBlock& block) { return !block.is_absent(); });
     done.kv = arrival.kv;
-    done.num_remote_tokens = num_remote_tokens(*arrival.request);
+    if (has_logits(arrival)) {
+      done.logits.resize(static_cast<std::size_t>(options_.vocab_size));
+      std::memcpy(done.logits.data(), arrival.manifest.note.data(), arrival.manifest.note.size());
+    }
+    done.num_remote_tokens = num_remote_tokens(arrival);
     kv_.write_home(arrival.kv);
     ++counters_.admitted;
     counters_.bytes_admitted += arrival.manifest.bytes_received + arrival.blocks_read * block_bytes;

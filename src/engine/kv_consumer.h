@@ -37,11 +37,14 @@ class KvConsumer {
  public:
   struct Options {
     KvAdmit admit = KvAdmit::kFull;
+    int vocab_size = 0;
     Clock::Duration timeout = std::chrono::seconds(30);  // from start() to ready
   };
   struct Ready {
     RequestId request = 0;
-    SequenceId kv;              // open, with all tokens of the prompt but the last; none: failed
+    SequenceId kv;              // open, with all tokens of the prompt if there are logits, else all
+                                // but the last one; none: failed
+    std::vector<float> logits;  // f32 [vocab_size], of the last token
     int num_remote_tokens = 0;  // the first of them, whose blocks stay with the producer
     std::optional<Status> error;
   };
@@ -101,8 +104,10 @@ class KvConsumer {
   bool advance(Arrival& arrival, const HasRoom& has_room, std::vector<Ready>& ready);
   void take_manifest(Arrival& arrival);
   std::optional<Status> check(const Arrival& arrival) const;
-  // Of the prompt, how many stay with the producer.
-  int num_remote_tokens(const Request& request) const;
+  bool has_logits(const Arrival& arrival) const;
+  // Of the prompt, how many are admitted, and of these, how many stay with the producer.
+  int num_tokens(const Arrival& arrival) const;
+  int num_remote_tokens(const Arrival& arrival) const;
   void open(Arrival& arrival);
   SequenceId open_at_producer(const Manifest& manifest, int num_tokens);
   std::span<const RemoteBlock> blocks_of(const Manifest& manifest, int layer, int head) const;

@@ -31,7 +31,8 @@ KvProducer::~KvProducer() {
   }
 }
 
-Expected<KvTransfer> KvProducer::hold(SequenceId sequence, std::span<const TokenId> prompt) {
+Expected<KvTransfer> KvProducer::hold(SequenceId sequence, std::span<const TokenId> prompt,
+                                      std::span<const float> logits) {
   const auto fork = kv_.fork(sequence, static_cast<int>(prompt.size()));
   if (!fork) {
     return fail(StatusCode::kInternal, "the prompt's KV is gone before it could be kept");
@@ -61,6 +62,8 @@ Expected<KvTransfer> KvProducer::hold(SequenceId sequence, std::span<const Token
   exported.epoch = epoch_of(options_.engine_id);
   exported.tokens.assign(prompt.begin(), prompt.end());
   fill_index(*fork, exported);
+  const auto note = std::as_bytes(logits);
+  exported.note.assign(note.begin(), note.end());
   auto key = exporter_->add(std::move(exported));
   if (!key) {
     kv_.close(*fork);

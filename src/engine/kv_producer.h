@@ -45,9 +45,11 @@ class KvProducer {
   KvProducer(const KvProducer&) = delete;
   KvProducer& operator=(const KvProducer&) = delete;
 
-  // The sequence has the KV of all prompt tokens. Waits until all of it is at home.
+  // The sequence has the KV of all prompt tokens. Waits until all of it is at home. logits: f32
+  // [vocab_size] of the last one, which travel too: a consumer computes nothing of the prompt.
   // Fails: kResourceExhausted if there is no room at home; as KvExporter::add().
-  Expected<KvTransfer> hold(SequenceId sequence, std::span<const TokenId> prompt);
+  Expected<KvTransfer> hold(SequenceId sequence, std::span<const TokenId> prompt,
+                            std::span<const float> logits);
   // Frees what has ended.
   void poll();
   // poll() has something to do sooner or later.

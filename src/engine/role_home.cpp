@@ -110,7 +110,7 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
 }
 
 Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheManager& kv,
-                             const KeyIndex* key_index, std::string engine_id) {
+                             const KeyIndex* key_index, std::string engine_id, int vocab_size) {
   KvPeers peers;
   peers.load_failure = role.load_failure;
   if (role.produces()) {
@@ -129,8 +129,9 @@ Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheMan
         KvProducer::Options{role.host, std::move(engine_id), home.extent_bytes});
   }
   if (role.consumes()) {
-    peers.consumer = std::make_unique<KvConsumer>(kv, key_index, *home.pool, home.remote,
-                                                  KvConsumer::Options{role.admit, role.lease});
+    peers.consumer =
+        std::make_unique<KvConsumer>(kv, key_index, *home.pool, home.remote,
+                                     KvConsumer::Options{role.admit, vocab_size, role.lease});
   }
   return peers;
 }

@@ -43,6 +43,6 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
 // Empty without a role. engine_id: of this process, unlike every other's.
 // Fails: as KvExporter::create(), naming the flag.
 Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheManager& kv,
-                             const KeyIndex* key_index, std::string engine_id);
+                             const KeyIndex* key_index, std::string engine_id, int vocab_size);
 
 }  // namespace karez

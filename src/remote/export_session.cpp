@@ -55,6 +55,9 @@ Status lease_has_ended() {
 
 ExportSession::Answer ExportSession::handle(std::span<const std::byte> bytes,
                                             Clock::TimePoint now) {
+  if (state_ == State::kRefused) {
+    return {.frame = {}, .closes = true};
+  }
   const Expected<WireFrame> frame = read_frame(bytes);
   if (!frame) {
     return bad_message(0, frame.error());

@@ -1,12 +1,10 @@
 #include "remote/kv_exporter.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <bit>
 #include <mutex>
@@ -18,7 +16,8 @@
 #include "remote/export_memory_impl.h"
 #include "remote/export_session.h"
 #include "remote/export_table.h"
-#include "remote/ucx_messenger.h"
+#include "remote/frame_sockets.h"
+#include "remote/ucx_network.h"
 
 namespace karez {
 
@@ -72,8 +71,8 @@ class KvExporter::Impl {
     if (thread_.joinable()) {
       thread_.join();
     }
-    messenger_.reset();
-    network_memory_.reset();
+    sockets_.reset();
+    network_.reset();
     if (wake_descriptor_ >= 0) {
       ::close(wake_descriptor_);
     }
@@ -84,19 +83,23 @@ class KvExporter::Impl {
     if (wake_descriptor_ < 0) {
       return Status(StatusCode::kResourceExhausted, "the KV exporter got no eventfd");
     }
-    UcxMessengerCallbacks callbacks;
+    FrameSocketsCallbacks callbacks;
     callbacks.on_accept = [this](ConnectionId id) { return accept(id); };
     callbacks.on_frame = [this](ConnectionId id, std::span<const std::byte> bytes) {
       take_frame(id, bytes);
     };
-    callbacks.on_broken = [this](ConnectionId id, const Status&) { drop(id); };
-    Expected<std::unique_ptr<UcxMessenger>> messenger =
-        UcxMessenger::create(options_.transports, options_.one_sided_network, std::move(callbacks));
-    if (!messenger) {
-      return messenger.error();
+    callbacks.on_broken = [this](ConnectionId id, const Status& status) {
+      drop(id);
+      const std::lock_guard lock(mutex_);
+      stats_.bad_messages += status.code() == StatusCode::kCorruption ? 1 : 0;
+    };
+    Expected<std::unique_ptr<FrameSockets>> sockets = FrameSockets::create(std::move(callbacks));
+    if (!sockets) {
+      return sockets.error();
     }
-    messenger_ = std::move(*messenger);
-    const Expected<std::uint16_t> port = messenger_->listen(options_.host, options_.port);
+    sockets_ = std::move(*sockets);
+    sockets_->watch(wake_descriptor_);
+    const Expected<std::uint16_t> port = sockets_->listen(options_.host, options_.port);
     if (!port) {
       return port.error();
     }
@@ -134,8 +137,7 @@ class KvExporter::Impl {
   }
   std::uint16_t port() const { return port_; }
   std::string describe() const {
-    return fmt::format("{} port {} ({}), blocks in messages{}{}", options_.host, port_,
-                       options_.transports.empty() ? "UCX's transports" : options_.transports,
+    return fmt::format("{} port {}, blocks in messages{}{}", options_.host, port_,
                        memory_->is_shared() ? " and in shared memory" : "",
                        options_.one_sided_network ? " and one-sided over the network" : "");
   }
@@ -160,33 +162,35 @@ class KvExporter::Impl {
     if (!options_.one_sided_network) {
       return std::nullopt;
     }
-    Expected<std::unique_ptr<UcxMemory>> exposed =
-        UcxMemory::expose(messenger_->context(), memory_->bytes());
-    if (!exposed) {
-      return exposed.error();
+    Expected<std::unique_ptr<UcxNetwork>> network = UcxNetwork::create(options_.transports);
+    if (!network) {
+      return network.error();
     }
-    network_memory_ = std::move(*exposed);
-    Expected<std::vector<std::byte>> key = network_memory_->packed_key();
-    if (!key) {
-      return key.error();
+    network_ = std::move(*network);
+    if (std::optional<Status> problem = network_->expose(memory_->bytes())) {
+      return problem;
     }
-    ready.network_key = std::move(*key);
+    ready.network_worker = network_->address();
+    ready.network_key = network_->key();
+    sockets_->watch(network_->descriptor());
     return std::nullopt;
   }
 
   // --- the port's thread from here on ---
 
   void serve() {
-    std::array<pollfd, 2> descriptors = {
-        {{messenger_->descriptor(), POLLIN, 0}, {wake_descriptor_, POLLIN, 0}}};
+    pollfd descriptor = {sockets_->descriptor(), POLLIN, 0};
     while (!stops_) {
-      messenger_->progress();
+      sockets_->progress();
+      if (network_) {
+        network_->progress();
+      }
       drop_silent();
       if (std::exchange(has_event_, false) && options_.on_event) {
         options_.on_event();
       }
-      if (messenger_->arm()) {
-        ::poll(descriptors.data(), descriptors.size(), kSleepMs);
+      if (!network_ || network_->arm()) {
+        ::poll(&descriptor, 1, kSleepMs);
       }
     }
   }
@@ -218,10 +222,10 @@ class KvExporter::Impl {
       stats_.bytes_sent += static_cast<std::int64_t>(answer.frame.size());
     }
     // One that asks and does not listen would fill our memory with answers.
-    if (answer.closes || messenger_->frames_unsent(id) >= kMaxFramesUnsent) {
+    if (answer.closes || sockets_->frames_unsent(id) >= kMaxFramesUnsent) {
       to_close_.push_back(id);
     } else if (!answer.frame.empty()) {
-      messenger_->send(id, std::move(answer.frame));
+      sockets_->send(id, std::move(answer.frame));
     }
   }
 
@@ -242,7 +246,7 @@ class KvExporter::Impl {
       }
     }
     for (const ConnectionId id : std::exchange(to_close_, {})) {
-      messenger_->close(id);
+      sockets_->close(id);
       drop(id);
     }
   }
@@ -260,8 +264,8 @@ class KvExporter::Impl {
   std::uint16_t port_ = 0;
   int wake_descriptor_ = -1;
   std::atomic<bool> stops_ = false;
-  std::unique_ptr<UcxMessenger> messenger_;  // of the port's thread
-  std::unique_ptr<UcxMemory> network_memory_;
+  std::unique_ptr<FrameSockets> sockets_;  // of the port's thread
+  std::unique_ptr<UcxNetwork> network_;    // of the port's thread; null: not one-sided
   std::vector<ConnectionId> to_close_;
   bool has_event_ = false;
 

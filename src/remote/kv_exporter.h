@@ -28,7 +28,7 @@
 namespace karez {
 
 struct KvExport {
-  static constexpr std::size_t kMaxNoteBytes = 1 << 16;
+  static constexpr std::size_t kMaxNoteBytes = 1 << 22;
 
   std::uint64_t epoch = 0;          // must be named to fetch it
   std::vector<TokenId> tokens;      // those whose KV this is
@@ -49,11 +49,11 @@ struct KvExporterOptions {
       std::chrono::seconds(5);  // from connection to its handshake's end
   int max_connections = 256;
   int max_exports = 4096;
-  // UCX's UCX_TLS for the connections; empty: its own choice, which its environment may steer.
-  std::string transports;
-  // Also one-sided reads over the network. UCX lets anyone who reaches the port read and write this
-  // process then; for RDMA among machines that trust each other.
+  // Also one-sided reads over the network that UCX finds. Whoever reaches UCX's ports can read and
+  // write this process then, and crash it: for RDMA among machines that trust each other.
   bool one_sided_network = false;
+  // UCX's UCX_TLS for that; empty: its own choice, which its environment may steer.
+  std::string transports;
   // Called by the port's thread when poll() has something to give; must not block or call back.
   std::function<void()> on_event;
 };
@@ -107,7 +107,7 @@ class KvExporter {
   std::optional<Clock::TimePoint> next_deadline() const;
 
   KvExporterStats stats() const;
-  // "127.0.0.1:7777 (tcp), blocks also in shared memory".
+  // "127.0.0.1 port 7777, blocks in messages and in shared memory".
   std::string describe() const;
 
  private:

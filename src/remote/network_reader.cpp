@@ -13,7 +13,9 @@ constexpr std::size_t kReadsAtATime = 128;
 }
 
 NetworkReader::~NetworkReader() {
+  peer_.reset();
   for (Read& read : started_) {
+    take_ended_requests(read);
     if (!read.requests.empty()) {
       // UCX may write there as long as it lives.
       static_cast<void>(new std::vector<std::byte>(std::move(read.buffer)));
@@ -36,12 +38,12 @@ void NetworkReader::start(Read& started) {
            started.read.blocks[first + run].offset == offset + run * block_bytes_) {
       ++run;
     }
-    if (!memory_->contains(offset, run * block_bytes_)) {
+    if (!peer_->memory().contains(offset, run * block_bytes_)) {
       started.has_failed = true;
       break;
     }
-    void* request =
-        memory_->get(offset, run * block_bytes_, started.buffer.data() + first * block_bytes_);
+    void* request = peer_->memory().get(offset, run * block_bytes_,
+                                        started.buffer.data() + first * block_bytes_);
     if (UCS_PTR_IS_ERR(request)) {
       started.has_failed = true;
     } else if (request != nullptr) {
@@ -50,23 +52,27 @@ void NetworkReader::start(Read& started) {
   }
 }
 
+void NetworkReader::take_ended_requests(Read& read) {
+  std::erase_if(read.requests, [&](void* request) {
+    const ucs_status_t status = ucp_request_check_status(request);
+    if (status == UCS_INPROGRESS) {
+      return false;
+    }
+    read.has_failed = read.has_failed || status != UCS_OK;
+    ucp_request_free(request);
+    return true;
+  });
+}
+
 void NetworkReader::poll(Clock::TimePoint now, PeerPoolStats& stats,
                          std::vector<RemoteReadResult>& results) {
-  while (memory_ && !waiting_.empty() && started_.size() < kReadsAtATime) {
+  while (!waiting_.empty() && started_.size() < kReadsAtATime) {
     started_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     start(started_.back());
   }
   for (Read& read : started_) {
-    std::erase_if(read.requests, [&](void* request) {
-      const ucs_status_t status = ucp_request_check_status(request);
-      if (status == UCS_INPROGRESS) {
-        return false;
-      }
-      read.has_failed = read.has_failed || status != UCS_OK;
-      ucp_request_free(request);
-      return true;
-    });
+    take_ended_requests(read);
     if (read.requests.empty() && !read.is_reported) {
       const TransferStatus status = read.has_failed ? TransferStatus::kIoError : verify(read);
       if (status == TransferStatus::kOk) {
@@ -110,15 +116,6 @@ void NetworkReader::fail_all(TransferStatus status, std::vector<RemoteReadResult
     }
   }
   waiting_.clear();
-}
-
-void NetworkReader::cancel_reads(std::vector<RemoteReadResult>& results) {
-  fail_all(TransferStatus::kCancelled, results);
-}
-
-void NetworkReader::stop(TransferStatus status, std::vector<RemoteReadResult>& results) {
-  fail_all(status, results);
-  memory_.reset();
 }
 
 void NetworkReader::fail_reads_of(LeaseId lease, TransferStatus status,

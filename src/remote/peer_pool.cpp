@@ -9,10 +9,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "remote/frame_sockets.h"
 #include "remote/network_reader.h"
 #include "remote/peer_connection.h"
 #include "remote/shared_reader.h"
-#include "remote/ucx_messenger.h"
+#include "remote/ucx_network.h"
 
 namespace karez {
 
@@ -49,25 +50,13 @@ class PeerPool::Impl {
       }
     }
     const auto end = std::chrono::steady_clock::now() + kFarewellTime;
-    while (messenger_ && has_unsent() && std::chrono::steady_clock::now() < end) {
-      messenger_->progress();
-    }
-    std::vector<RemoteReadResult> nobody;
-    for (auto& [id, peer] : peers_) {
-      if (peer.network) {
-        peer.network->stop(TransferStatus::kCancelled, nobody);
-        dead_networks_.push_back(std::move(peer.network));
-      }
-      peer.shared.reset();
-    }
-    messenger_.reset();  // ends UCX's requests, before their buffers go
-    for (auto& network : dead_networks_) {
-      network.reset();
+    while (sockets_ && has_unsent() && std::chrono::steady_clock::now() < end) {
+      sockets_->progress();
     }
   }
 
   std::optional<Status> start() {
-    UcxMessengerCallbacks callbacks;
+    FrameSocketsCallbacks callbacks;
     callbacks.on_frame = [this](ConnectionId id, std::span<const std::byte> bytes) {
       if (const auto peer = peers_.find(id); peer != peers_.end()) {
         peer->second.connection->on_frame(bytes, clock_.now());
@@ -78,13 +67,19 @@ class PeerPool::Impl {
         peer->second.connection->on_broken(status);
       }
     };
-    // Without UCX's one-sided feature here, too, a peer cannot write into this process.
-    Expected<std::unique_ptr<UcxMessenger>> messenger =
-        UcxMessenger::create(options_.transports, options_.one_sided_network, std::move(callbacks));
-    if (!messenger) {
-      return messenger.error();
+    Expected<std::unique_ptr<FrameSockets>> sockets = FrameSockets::create(std::move(callbacks));
+    if (!sockets) {
+      return sockets.error();
     }
-    messenger_ = std::move(*messenger);
+    sockets_ = std::move(*sockets);
+    if (options_.one_sided_network) {
+      Expected<std::unique_ptr<UcxNetwork>> network = UcxNetwork::create(options_.transports);
+      if (!network) {
+        return network.error();
+      }
+      network_ = std::move(*network);
+      sockets_->watch(network_->descriptor());
+    }
     return std::nullopt;
   }
 
@@ -96,7 +91,7 @@ class PeerPool::Impl {
       return entry.second.address == address && !entry.second.connection->is_broken();
     });
     if (known == peers_.end()) {
-      const Expected<ConnectionId> connection = messenger_->connect(address.host, address.port);
+      const Expected<ConnectionId> connection = sockets_->connect(address.host, address.port);
       if (!connection) {
         ++stats_.failures;
         fetches_[id].outcome = fail(connection.error());
@@ -108,7 +103,7 @@ class PeerPool::Impl {
       known->second.connection = std::make_unique<PeerConnection>(
           options_, stats_,
           [this, to = *connection](std::vector<std::byte> frame) {
-            messenger_->send(to, std::move(frame));
+            sockets_->send(to, std::move(frame));
           },
           clock_.now());
     }
@@ -209,14 +204,17 @@ class PeerPool::Impl {
       peer.connection->cancel_reads();
       peer.connection->take_reads(results_);
       if (peer.network) {
-        peer.network->cancel_reads(results_);
+        peer.network->fail_all(TransferStatus::kCancelled, results_);
       }
     }
   }
   int reads_in_flight() const { return reads_in_flight_; }
 
   void poll() {
-    messenger_->progress();
+    sockets_->progress();
+    if (network_) {
+      network_->progress();
+    }
     const Clock::TimePoint now = clock_.now();
     next_tick_ = Clock::TimePoint::max();
     for (auto peer = peers_.begin(); peer != peers_.end();) {
@@ -224,7 +222,7 @@ class PeerPool::Impl {
       Peer& moved = peer->second;
       ++peer;
       if (std::optional<ReadyMessage> ready = moved.connection->take_ready()) {
-        attach(id, moved, *ready);
+        attach(moved, *ready);
       }
       next_tick_ = std::min(next_tick_, moved.connection->tick(now));
       if (moved.network) {
@@ -236,10 +234,6 @@ class PeerPool::Impl {
         drop(id, moved);
       }
     }
-    for (auto& network : dead_networks_) {
-      network->poll(now, stats_, results_);
-    }
-    std::erase_if(dead_networks_, [](const auto& network) { return !network->is_busy(); });
   }
 
   void wait_until(Clock::TimePoint time) {
@@ -259,8 +253,10 @@ class PeerPool::Impl {
     pollfd descriptor = {wait_descriptor(), POLLIN, 0};
     ::ppoll(&descriptor, 1, &limit, nullptr);
   }
-  int wait_descriptor() const { return messenger_->descriptor(); }
-  bool prepare_wait() { return results_.empty() && !has_outcome() && messenger_->arm(); }
+  int wait_descriptor() const { return sockets_->descriptor(); }
+  bool prepare_wait() {
+    return results_.empty() && !has_outcome() && (!network_ || network_->arm());
+  }
 
   const PeerConfig& config() const { return options_.config; }
   Clock::TimePoint now() const { return clock_.now(); }
@@ -292,7 +288,7 @@ class PeerPool::Impl {
 
   bool has_unsent() const {
     return std::any_of(peers_.begin(), peers_.end(), [this](const auto& entry) {
-      return !entry.second.connection->is_broken() && messenger_->frames_unsent(entry.first) > 0;
+      return !entry.second.connection->is_broken() && sockets_->frames_unsent(entry.first) > 0;
     });
   }
   bool has_outcome() const {
@@ -301,7 +297,7 @@ class PeerPool::Impl {
   }
 
   // What fails here leaves messages as the way.
-  void attach(ConnectionId id, Peer& peer, const ReadyMessage& ready) {
+  void attach(Peer& peer, const ReadyMessage& ready) {
     if (options_.use_shared_memory && !ready.shared_key.empty()) {
       if (!shared_reader_) {
         Expected<std::unique_ptr<SharedReader>> reader =
@@ -317,12 +313,12 @@ class PeerPool::Impl {
         return;
       }
     }
-    if (options_.one_sided_network && !ready.network_key.empty()) {
-      Expected<std::unique_ptr<UcxRemoteMemory>> memory = UcxRemoteMemory::create(
-          messenger_->endpoint(id), ready.network_key, ready.memory_address, ready.memory_bytes);
-      if (memory) {
+    if (network_ && !ready.network_worker.empty() && !ready.network_key.empty()) {
+      Expected<std::unique_ptr<UcxNetwork::Peer>> reached = network_->connect(
+          ready.network_worker, ready.network_key, ready.memory_address, ready.memory_bytes);
+      if (reached) {
         peer.network =
-            std::make_unique<NetworkReader>(std::move(*memory), options_.config.block_bytes);
+            std::make_unique<NetworkReader>(std::move(*reached), options_.config.block_bytes);
       }
     }
   }
@@ -373,11 +369,9 @@ class PeerPool::Impl {
 
   void drop(ConnectionId id, Peer& peer) {
     if (peer.network) {
-      peer.network->stop(TransferStatus::kIoError, results_);
-      dead_networks_.push_back(std::move(peer.network));
+      peer.network->fail_all(TransferStatus::kIoError, results_);
     }
-    peer.shared.reset();
-    messenger_->close(id);
+    sockets_->close(id);
     peers_.erase(id);
   }
 
@@ -385,7 +379,8 @@ class PeerPool::Impl {
   const Clock& clock_;
   PeerPoolStats stats_;
   std::unique_ptr<SharedReader> shared_reader_;
-  std::unique_ptr<UcxMessenger> messenger_;
+  std::unique_ptr<FrameSockets> sockets_;
+  std::unique_ptr<UcxNetwork> network_;  // null: not one-sided
   std::map<ConnectionId, Peer> peers_;
   std::unordered_map<FetchId, Fetching> fetches_;
   std::unordered_map<LeaseId, Held> leases_;
@@ -395,7 +390,6 @@ class PeerPool::Impl {
   Clock::TimePoint next_tick_ = Clock::TimePoint::max();
   std::vector<RemoteReadResult> results_;
   std::vector<PeerConnection::FetchEnd> ends_;
-  std::vector<std::unique_ptr<NetworkReader>> dead_networks_;
 };
 
 Expected<std::unique_ptr<PeerPool>> PeerPool::create(const PeerPoolOptions& options,

@@ -35,9 +35,9 @@ using FetchId = StrongId<struct FetchIdTag>;
 struct PeerPoolOptions {
   PeerConfig config;
   std::string secret;              // see KvExporterOptions
-  std::string transports;          // see KvExporterOptions
   bool use_shared_memory = true;   // where the peer is on this machine and offers it
   bool one_sided_network = false;  // see KvExporterOptions; both sides must have it
+  std::string transports;          // see KvExporterOptions
   Clock::Duration connect_timeout = std::chrono::seconds(5);  // to the end of the handshake
   Clock::Duration read_timeout = std::chrono::seconds(5);     // of a block
   std::uint64_t max_index_bytes = std::uint64_t{4} << 30U;    // a manifest with more is refused
@@ -144,8 +144,8 @@ class PeerPool {
   void poll();
   // Sleeps until poll() may have something to do, or until `time`; may return early.
   void wait_until(Clock::TimePoint time);
-  // A descriptor that becomes readable when poll() may have something to do: for callers that wait
-  // for other things too. prepare_wait() first; false: poll() has something to do now.
+  // A descriptor that is readable when poll() may have something to do: for callers that wait for
+  // other things too. prepare_wait() first; false: poll() has something to do now.
   int wait_descriptor() const;
   bool prepare_wait();
 

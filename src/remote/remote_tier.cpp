@@ -10,11 +10,11 @@
 
 namespace karez {
 
-RemoteTier::RemoteTier(std::unique_ptr<Tier> local, PeerPool& pool,
+RemoteTier::RemoteTier(std::unique_ptr<Tier> local, std::shared_ptr<PeerPool> pool,
                        const RemoteTierOptions& options)
-    : local_(std::move(local)), pool_(pool), options_(options) {
-  KAREZ_CHECK(local_ != nullptr, "there is a local tier");
-  KAREZ_CHECK(local_->block_bytes() == pool.config().block_bytes,
+    : local_(std::move(local)), pool_(std::move(pool)), options_(options) {
+  KAREZ_CHECK(local_ != nullptr && pool_ != nullptr, "there are a local tier and a pool");
+  KAREZ_CHECK(local_->block_bytes() == pool_->config().block_bytes,
               "blocks of peers are as large as those at home");
   first_adopted_ = static_cast<std::uint32_t>(local_->capacity().num_extents);
   options_.max_adopted_extents =
@@ -23,7 +23,7 @@ RemoteTier::RemoteTier(std::unique_ptr<Tier> local, PeerPool& pool,
 
 RemoteTier::~RemoteTier() {
   // Memory of transfers is lent until here, and the pool lives on.
-  pool_.cancel_reads();
+  pool_->cancel_reads();
   collect();
 }
 
@@ -93,7 +93,7 @@ std::size_t RemoteTier::submit(std::span<const Transfer> transfers) {
     }
   }
   if (!batch_.empty()) {
-    pool_.read(batch_);
+    pool_->read(batch_);
   }
   return first;
 }
@@ -130,7 +130,7 @@ void RemoteTier::take(const Transfer& transfer) {
 
 void RemoteTier::collect() {
   read_results_.clear();
-  pool_.take_reads(read_results_);
+  pool_->take_reads(read_results_);
   for (const RemoteReadResult& result : read_results_) {
     const auto found = reading_.find(result.ticket);
     KAREZ_CHECK(found != reading_.end(), "the pool reports what was read through this tier");
@@ -149,7 +149,7 @@ void RemoteTier::collect() {
 void RemoteTier::poll(std::vector<TransferResult>& results) {
   local_->poll(results);
   if (!reading_.empty()) {
-    pool_.poll();
+    pool_->poll();
     collect();
   }
   results.insert(results.end(), finished_.begin(), finished_.end());
@@ -165,7 +165,7 @@ void RemoteTier::wait_until(Clock::TimePoint time) {
     return;
   }
   const bool local_is_idle = local_->capacity().in_flight == 0;
-  pool_.wait_until(local_is_idle ? time : std::min(time, pool_.now() + kTurn));
+  pool_->wait_until(local_is_idle ? time : std::min(time, pool_->now() + kTurn));
 }
 
 TierCapacity RemoteTier::capacity() const {

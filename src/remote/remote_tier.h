@@ -30,7 +30,8 @@ class RemoteTier final : public Tier {
  public:
   // The pool's blocks are as large as the tier's. It must outlive this, and nobody else reads
   // through it.
-  RemoteTier(std::unique_ptr<Tier> local, PeerPool& pool, const RemoteTierOptions& options = {});
+  RemoteTier(std::unique_ptr<Tier> local, std::shared_ptr<PeerPool> pool,
+             const RemoteTierOptions& options = {});
   ~RemoteTier() override;
 
   // An extent whose block b is blocks[b]; fewer than kExtentBlocks, or absent ones: reads of those
@@ -68,7 +69,7 @@ class RemoteTier final : public Tier {
   void collect();
 
   std::unique_ptr<Tier> local_;
-  PeerPool& pool_;
+  std::shared_ptr<PeerPool> pool_;
   RemoteTierOptions options_;
   std::uint32_t first_adopted_;
   std::deque<Adopted> adopted_;

@@ -43,7 +43,7 @@ class UcxWorker {
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   ucp_worker_h handle() const { return handle_; }
-  const UcxContext& context() const { return *context_; }
+  const std::shared_ptr<UcxContext>& context() const { return context_; }
   Expected<std::vector<std::byte>> address() const;
 
  private:

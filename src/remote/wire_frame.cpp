@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace karez {
@@ -26,6 +28,26 @@ void store(std::span<std::byte> to, std::uint64_t value) {
 }
 
 }  // namespace
+
+Expected<std::optional<std::size_t>> frame_size(std::span<const std::byte> bytes) {
+  WireReader header(bytes.first(std::min(bytes.size(), kWireHeaderBytes)));
+  const auto magic = header.get<std::uint32_t>();
+  if (header.is_good() && magic != kMagic) {
+    return fail(StatusCode::kCorruption,
+                fmt::format("a message begins with {:08x}, expected is {:08x}", magic, kMagic));
+  }
+  header.get<std::uint32_t>();
+  const auto length = header.get<std::uint32_t>();
+  if (length > kMaxWireBodyBytes) {
+    return fail(StatusCode::kCorruption,
+                fmt::format("a message says that its body has {} bytes, allowed are {}", length,
+                            kMaxWireBodyBytes));
+  }
+  if (!header.is_good()) {
+    return std::nullopt;
+  }
+  return kWireHeaderBytes + length;
+}
 
 Expected<WireFrame> read_frame(std::span<const std::byte> bytes) {
   if (bytes.size() < kWireHeaderBytes) {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,10 @@ struct WireFrame {
   std::uint64_t request = 0;
   std::span<const std::byte> body;  // of the bytes that were read
 };
+
+// How long the frame is that begins here, as its header says; nullopt: the header is not complete.
+// Fails: kCorruption if nothing that begins so can be a frame.
+Expected<std::optional<std::size_t>> frame_size(std::span<const std::byte> bytes);
 
 // Fails: kCorruption saying what is wrong; kInvalidArgument for another version, naming both.
 Expected<WireFrame> read_frame(std::span<const std::byte> bytes);

@@ -143,6 +143,7 @@ std::vector<std::byte> encode(std::uint64_t request, const ReadyMessage& message
       .put(message.memory_bytes)
       .put_sized(message.shared_worker)
       .put_sized(message.shared_key)
+      .put_sized(message.network_worker)
       .put_sized(message.network_key)
       .finish();
 }
@@ -259,6 +260,7 @@ Expected<ReadyMessage> decode_ready(std::span<const std::byte> body) {
   message.memory_bytes = reader.get<std::uint64_t>();
   message.shared_worker = copy_of(reader.get_sized(ReadyMessage::kMaxKeyBytes));
   message.shared_key = copy_of(reader.get_sized(ReadyMessage::kMaxKeyBytes));
+  message.network_worker = copy_of(reader.get_sized(ReadyMessage::kMaxKeyBytes));
   message.network_key = copy_of(reader.get_sized(ReadyMessage::kMaxKeyBytes));
   if (!reader.is_at_good_end()) {
     return malformed("ready");
@@ -313,7 +315,7 @@ Expected<ManifestMessage> decode_manifest(std::span<const std::byte> body, const
     return out_of_range("manifest", "the key index in bytes", message.index_bytes,
                         std::min(index_bytes, max_index_bytes));
   }
-  constexpr std::uint32_t kMaxNoteBytes = 1 << 16;
+  constexpr std::uint32_t kMaxNoteBytes = 1 << 22;
   if (message.note_bytes > kMaxNoteBytes) {
     return out_of_range("manifest", "the note in bytes", message.note_bytes, kMaxNoteBytes);
   }
@@ -377,7 +379,7 @@ Expected<LeasesMessage> decode_leases(std::span<const std::byte> body) {
   if (count > kMaxHeartbeatLeases) {
     return out_of_range("heartbeat", "the number of leases", count, kMaxHeartbeatLeases);
   }
-  if (reader.bytes_left() != std::size_t{count} * sizeof(std::uint64_t)) {
+  if (!reader.is_good() || reader.bytes_left() != std::size_t{count} * sizeof(std::uint64_t)) {
     return malformed("heartbeat");
   }
   message.leases.reserve(count);

@@ -48,9 +48,10 @@ struct ReadyMessage {
   std::uint64_t lease_ms = 0;
   std::uint64_t memory_address = 0;  // in the exporter's process
   std::uint64_t memory_bytes = 0;
-  std::vector<std::byte> shared_worker;  // UCX worker address
-  std::vector<std::byte> shared_key;     // UCX remote key
-  std::vector<std::byte> network_key;    // UCX remote key, for this connection
+  std::vector<std::byte> shared_worker;  // UCX's worker address for shared memory
+  std::vector<std::byte> shared_key;     // UCX's remote key for it
+  std::vector<std::byte> network_worker;
+  std::vector<std::byte> network_key;
 };
 
 struct FetchMessage {
