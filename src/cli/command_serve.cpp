@@ -248,10 +248,9 @@ Expected<int> serve(const ServeFlags& typed) {
   if (!peers) {
     return fail(std::move(peers.error()));
   }
-  auto engine =
-      Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
-                     std::move(*key_index), std::move(loader), std::move(*speculation),
-                     std::move(*prefixes), EnginePeers{std::move(home->pool), std::move(*peers)});
+  auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
+                               std::move(*key_index), std::move(loader), std::move(*speculation),
+                               std::move(*prefixes), std::move(*peers));
   if (!engine) {
     return fail(std::move(engine.error()));
   }

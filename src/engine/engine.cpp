@@ -65,8 +65,7 @@ Expected<std::unique_ptr<Engine>> Engine::create(
     const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
     std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
     std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
-    std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store,
-    EnginePeers peers) {
+    std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store, KvPeers peers) {
   if (auto valid = options.validate(); !valid) {
     return fail(std::move(valid.error()));
   }
@@ -81,13 +80,12 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
                std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
                std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
                std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store,
-               EnginePeers peers)
+               KvPeers peers)
     : options_(options),
       vocabulary_(vocabulary),
       limits_{runner->config().vocab_size, options.context_tokens, options.scheduler.max_num_seqs},
       spec_(kv->spec()),
       can_compress_(kv->compressible_group().has_value()),
-      pool_(std::move(peers.pool)),
       loader_(std::move(loader)),
       runner_(std::move(runner)),
       key_index_(std::move(key_index)),
@@ -99,7 +97,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
             {store_.get(), options.load_limit_seconds}, options.scheduler, options.dense_rows,
             clock_of(options)),
       stats_(loop_.stats()) {
-  loop_.set_peers(std::move(peers.peers));
+  loop_.set_peers(std::move(peers));
   if (store_ != nullptr) {
     store_->set_wake([this] {
       const std::lock_guard lock(mutex_);

@@ -52,12 +52,6 @@ struct EngineOptions {
   Expected<void> validate() const;
 };
 
-// Of a prefill/decode split. The pool is null if the store's home tier does not read through one.
-struct EnginePeers {
-  std::unique_ptr<PeerPool> pool;
-  KvPeers peers;
-};
-
 class Engine final : public EngineClient {
  public:
   // Starts the thread. The vocabulary must outlive the engine. key_index: from attach_key_index(),
@@ -70,7 +64,7 @@ class Engine final : public EngineClient {
       std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
       std::unique_ptr<KeyIndex> key_index = nullptr, std::unique_ptr<BlockLoader> loader = nullptr,
       std::unique_ptr<Speculation> speculation = nullptr,
-      std::unique_ptr<PrefixStore> store = nullptr, EnginePeers peers = {});
+      std::unique_ptr<PrefixStore> store = nullptr, KvPeers peers = {});
   // Cancels what still runs.
   ~Engine() override;
 
@@ -89,7 +83,7 @@ class Engine final : public EngineClient {
          std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
          std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
          std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store,
-         EnginePeers peers);
+         KvPeers peers);
   void run();
   // When the windows of the request are compressed, or never.
   Expected<CompressionSchedule> compression_of(const Request& request) const;
@@ -101,8 +95,7 @@ class Engine final : public EngineClient {
   const RequestLimits limits_;
   const KVCacheSpec spec_;
   const bool can_compress_;
-  std::unique_ptr<PeerPool> pool_;  // the engine thread's, as the five below
-  std::unique_ptr<BlockLoader> loader_;
+  std::unique_ptr<BlockLoader> loader_;  // the engine thread's, as the five below
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<KeyIndex> key_index_;
   std::unique_ptr<KVCacheManager> kv_;

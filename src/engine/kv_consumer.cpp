@@ -21,17 +21,22 @@ constexpr std::int64_t kMaxReadsInFlight = 256;
 
 }  // namespace
 
-KvConsumer::KvConsumer(KVCacheManager& kv, const KeyIndex* index, PeerPool& pool, RemoteTier* tier,
-                       Options options, const Clock& clock)
-    : kv_(kv), index_(index), pool_(pool), tier_(tier), options_(options), clock_(clock) {}
+KvConsumer::KvConsumer(KVCacheManager& kv, const KeyIndex* index, std::shared_ptr<PeerPool> pool,
+                       RemoteTier* tier, Options options, const Clock& clock)
+    : kv_(kv),
+      index_(index),
+      pool_(std::move(pool)),
+      tier_(tier),
+      options_(options),
+      clock_(clock) {}
 
 KvConsumer::~KvConsumer() {
   for (Arrival& arrival : arrivals_) {
-    pool_.release(arrival.manifest.lease);
+    pool_->release(arrival.manifest.lease);
   }
   // Slots that a peer may still write to must not be given to others before it has let go.
   while (!tickets_.empty()) {
-    pool_.wait_until(clock_.now() + std::chrono::milliseconds(10));
+    pool_->wait_until(clock_.now() + std::chrono::milliseconds(10));
     poll_peers();
   }
   for (Arrival& arrival : arrivals_) {
@@ -40,7 +45,7 @@ KvConsumer::~KvConsumer() {
     }
   }
   for (const auto& [request, lease] : leases_) {
-    pool_.release(lease);
+    pool_->release(lease);
   }
 }
 
@@ -58,14 +63,14 @@ void KvConsumer::start(std::shared_ptr<const Request> request) {
     return;
   }
   arrival.fetch =
-      pool_.fetch({transfer.remote_host, static_cast<std::uint16_t>(transfer.remote_port)}, *key,
-                  epoch_of(transfer.remote_engine_id), arrival.deadline);
+      pool_->fetch({transfer.remote_host, static_cast<std::uint16_t>(transfer.remote_port)}, *key,
+                   epoch_of(transfer.remote_engine_id), arrival.deadline);
 }
 
 void KvConsumer::poll_peers() {
-  pool_.poll();
+  pool_->poll();
   results_.clear();
-  pool_.take_reads(results_, RemoteReader::kAdmission);
+  pool_->take_reads(results_, RemoteReader::kAdmission);
   for (const RemoteReadResult& result : results_) {
     const auto found = tickets_.find(result.ticket);
     KAREZ_CHECK(found != tickets_.end(), "a result of a read that was asked for");
@@ -104,7 +109,7 @@ bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<
     open(arrival);
   }
   if (arrival.stage == Stage::kReading) {
-    if (!pool_.is_alive(arrival.manifest.lease)) {
+    if (!pool_->is_alive(arrival.manifest.lease)) {
       stop(arrival, Status(StatusCode::kUnavailable, "the producer of the prompt's KV is gone"));
     } else {
       read_more(arrival);
@@ -120,7 +125,7 @@ bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<
 }
 
 void KvConsumer::take_manifest(Arrival& arrival) {
-  auto outcome = pool_.take(arrival.fetch);
+  auto outcome = pool_->take(arrival.fetch);
   if (!outcome) {
     return;
   }
@@ -213,7 +218,7 @@ SequenceId KvConsumer::open_at_producer(const Manifest& manifest, int num_tokens
 
 std::span<const RemoteBlock> KvConsumer::blocks_of(const Manifest& manifest, int layer,
                                                    int head) const {
-  return manifest.blocks_of(pool_.config(), static_cast<std::uint32_t>(layer),
+  return manifest.blocks_of(pool_->config(), static_cast<std::uint32_t>(layer),
                             static_cast<std::uint32_t>(head));
 }
 
@@ -275,15 +280,15 @@ void KvConsumer::read_more(Arrival& arrival) {
     }
   }
   arrival.reads_in_flight += static_cast<std::int64_t>(batch_.size());
-  pool_.read(batch_);
+  pool_->read(batch_);
 }
 
 void KvConsumer::stop(Arrival& arrival, Status error) {
   if (!arrival.fetch.is_none()) {
-    pool_.cancel(std::exchange(arrival.fetch, FetchId::none()));
+    pool_->cancel(std::exchange(arrival.fetch, FetchId::none()));
   }
   if (!arrival.manifest.lease.is_none()) {
-    pool_.release(arrival.manifest.lease);  // reads under way come back soon
+    pool_->release(arrival.manifest.lease);  // reads under way come back soon
   }
   arrival.error = std::move(error);
   arrival.stage = Stage::kStopping;
@@ -314,7 +319,7 @@ void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
     counters_.bytes_full += all * block_bytes;
     counters_.admit_seconds += std::chrono::duration<double>(clock_.now() - arrival.begun).count();
     if (done.num_remote_tokens == 0) {
-      pool_.release(arrival.manifest.lease);
+      pool_->release(arrival.manifest.lease);
     } else {
       leases_.emplace(done.request, arrival.manifest.lease);
     }
@@ -337,14 +342,14 @@ void KvConsumer::finished(RequestId request) {
     }
   }
   if (const auto found = leases_.find(request); found != leases_.end()) {
-    pool_.release(found->second);
+    pool_->release(found->second);
     leases_.erase(found);
   }
 }
 
 KvConsumerStats KvConsumer::stats() const {
   KvConsumerStats stats = counters_;
-  stats.pool = pool_.stats();
+  stats.pool = pool_->stats();
   return stats;
 }
 

@@ -51,8 +51,8 @@ class KvConsumer {
 
   // tier: the store's home tier; null: there is none, everything is admitted in full. index: null:
   // no key index. All must outlive it.
-  KvConsumer(KVCacheManager& kv, const KeyIndex* index, PeerPool& pool, RemoteTier* tier,
-             Options options, const Clock& clock = Clock::steady());
+  KvConsumer(KVCacheManager& kv, const KeyIndex* index, std::shared_ptr<PeerPool> pool,
+             RemoteTier* tier, Options options, const Clock& clock = Clock::steady());
   ~KvConsumer();
   KvConsumer(const KvConsumer&) = delete;
   KvConsumer& operator=(const KvConsumer&) = delete;
@@ -118,7 +118,7 @@ class KvConsumer {
 
   KVCacheManager& kv_;
   const KeyIndex* index_;
-  PeerPool& pool_;
+  std::shared_ptr<PeerPool> pool_;
   RemoteTier* tier_;
   Options options_;
   const Clock& clock_;

@@ -1,8 +1,7 @@
 // KvPeers: what a node of a prefill/decode split has besides its engine. Empty in one that does
 // both for itself.
 //
-// Thread: the engine's. Owns: both sides; the pool outlives the store, whose home tier reads
-// through it.
+// Thread: the engine's. Owns: both sides, which the store must outlive.
 #pragma once
 
 #include <memory>

@@ -100,7 +100,7 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
     const std::int64_t rows = std::int64_t{spec.num_layers} * spec.num_kv_heads;
     const std::int64_t extents = num_blocks(options.context_tokens) / kExtentBlocks + 1;
     auto remote = std::make_unique<RemoteTier>(
-        std::move(home.tier), *home.pool,
+        std::move(home.tier), home.pool,
         RemoteTierOptions{.max_adopted_extents =
                               rows * extents * std::min(options.max_num_seqs, kMaxAdmitted)});
     home.remote = remote.get();
@@ -130,7 +130,7 @@ Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheMan
   }
   if (role.consumes()) {
     peers.consumer =
-        std::make_unique<KvConsumer>(kv, key_index, *home.pool, home.remote,
+        std::make_unique<KvConsumer>(kv, key_index, home.pool, home.remote,
                                      KvConsumer::Options{role.admit, vocab_size, role.lease});
   }
   return peers;

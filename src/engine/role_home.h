@@ -21,7 +21,7 @@ struct RoleHome {
   PeerConfig config;
   std::shared_ptr<ExportMemory> memory;  // null: nothing is exported
   std::int64_t extent_bytes = 0;         // of what lies in it
-  std::unique_ptr<PeerPool> pool;        // null: nothing is admitted. Must outlive the tier.
+  std::shared_ptr<PeerPool> pool;        // null: nothing is admitted
   std::unique_ptr<Tier> tier;            // the store's; null: none
   RemoteTier* remote = nullptr;          // the same, if it reads from producers
 };

@@ -126,33 +126,33 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
     KvExporterOptions exporter;
     exporter.config = peer_config();
     exporter.lease_duration = lease;
-    EnginePeers peers;
-    peers.peers.producer = std::make_unique<KvProducer>(
+    KvPeers peers;
+    peers.producer = std::make_unique<KvProducer>(
         *kv, nullptr, memory, KvExporter::create(exporter, memory).value(),
         KvProducer::Options{"127.0.0.1", "producer", extent_bytes});
     producer_ = create(std::move(kv), std::move(peers));
   }
 
   void start_consumer(KvLoadFailure policy, std::int64_t num_slots = kPoolSlots) {
-    EnginePeers peers;
+    KvPeers peers;
     PeerPoolOptions pool;
     pool.config = peer_config();
     pool.connect_timeout = std::chrono::seconds(2);
-    peers.pool = PeerPool::create(pool).value();
+    const std::shared_ptr<PeerPool> peer_pool = PeerPool::create(pool).value();
     HostTierOptions host{.block_bytes = spec().slot_bytes(),
                          .capacity_bytes = bytes_of(kPoolSlots),
                          .num_workers = 0};
-    auto tier = std::make_unique<RemoteTier>(HostTier::create(host).value(), *peers.pool,
+    auto tier = std::make_unique<RemoteTier>(HostTier::create(host).value(), peer_pool,
                                              RemoteTierOptions{.max_adopted_extents = 4000});
     RemoteTier* remote = tier.get();
     auto kv = KVCacheManager::create(spec(), bytes_of(num_slots), std::move(tier)).value();
-    peers.peers.consumer = std::make_unique<KvConsumer>(
-        *kv, nullptr, *peers.pool, remote, KvConsumer::Options{GetParam(), kVocabSize});
-    peers.peers.load_failure = policy;
+    peers.consumer = std::make_unique<KvConsumer>(*kv, nullptr, peer_pool, remote,
+                                                  KvConsumer::Options{GetParam(), kVocabSize});
+    peers.load_failure = policy;
     consumer_ = create(std::move(kv), std::move(peers));
   }
 
-  std::unique_ptr<Engine> create(std::unique_ptr<KVCacheManager> kv, EnginePeers peers) {
+  std::unique_ptr<Engine> create(std::unique_ptr<KVCacheManager> kv, KvPeers peers) {
     auto loader = std::make_unique<BlockLoader>();
     auto runner = std::make_unique<PagedFakeRunner>(kVocabSize);
     runner->selection_listener = loader.get();
@@ -339,7 +339,7 @@ TEST_P(SplitEngine, WhatNobodyFetchesIsFreedWithItsLease) {
 }
 
 TEST_P(SplitEngine, CancelledRequestsGiveEverythingBack) {
-  start_producer();
+  start_producer(std::chrono::seconds(1));  // what was cancelled unfetched waits for its end
   start_consumer(KvLoadFailure::kFail);
   for (int i = 0; i < 8; ++i) {
     Request request = request_of(600, 400, i);
