@@ -43,6 +43,23 @@ set_target_properties(hiredis::hiredis PROPERTIES
   IMPORTED_LOCATION "${KAREZ_HIREDIS_LIBRARY}"
   INTERFACE_INCLUDE_DIRECTORIES "${KAREZ_HIREDIS_INCLUDE_DIR}")
 
+# UCX has one of its own since 1.14 only; Debian 12 has 1.13.
+find_path(KAREZ_UCX_INCLUDE_DIR ucp/api/ucp.h)
+find_library(KAREZ_UCP_LIBRARY ucp)
+find_library(KAREZ_UCS_LIBRARY ucs)
+if(NOT KAREZ_UCX_INCLUDE_DIR OR NOT KAREZ_UCP_LIBRARY OR NOT KAREZ_UCS_LIBRARY)
+  message(FATAL_ERROR "UCX was not found. Run scripts/setup.sh, which installs libucx-dev.")
+endif()
+add_library(ucx::ucs UNKNOWN IMPORTED)
+set_target_properties(ucx::ucs PROPERTIES
+  IMPORTED_LOCATION "${KAREZ_UCS_LIBRARY}"
+  INTERFACE_INCLUDE_DIRECTORIES "${KAREZ_UCX_INCLUDE_DIR}")
+add_library(ucx::ucp UNKNOWN IMPORTED)
+set_target_properties(ucx::ucp PROPERTIES
+  IMPORTED_LOCATION "${KAREZ_UCP_LIBRARY}"
+  INTERFACE_INCLUDE_DIRECTORIES "${KAREZ_UCX_INCLUDE_DIR}"
+  INTERFACE_LINK_LIBRARIES ucx::ucs)
+
 set(KAREZ_GGML_VERSION 0.25)  # ggml of llama-cpp-python 0.3.36, the one that the tests run against
 
 file(GLOB karez_wheel_prefixes "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages")

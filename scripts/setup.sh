@@ -12,7 +12,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # packages to build and run Karez; packages for its tests, sanitizers, fuzzers and linters
 run_packages=(g++ cmake ninja-build git util-linux
   libfmt-dev libcli11-dev nlohmann-json3-dev libexpected-dev
-  libboost-dev libssl-dev prometheus-cpp-dev libxxhash-dev liburing-dev libhiredis-dev)
+  libboost-dev libssl-dev prometheus-cpp-dev libxxhash-dev liburing-dev libhiredis-dev
+  libucx-dev)
 test_packages=(libgtest-dev libgmock-dev clang-format chromium curl openssl redis-server)
 
 with_tests=0

@@ -43,17 +43,25 @@ Expected<Arena> Arena::create(std::size_t bytes) {
   return Arena(mapping, mapping_size, data, bytes);
 }
 
+Arena Arena::borrow(std::span<std::byte> bytes, std::shared_ptr<void> owner) {
+  Arena arena(nullptr, 0, bytes.data(), bytes.size());
+  arena.owner_ = std::move(owner);
+  return arena;
+}
+
 Arena::Arena(Arena&& other) noexcept
     : mapping_(std::exchange(other.mapping_, nullptr)),
       mapping_size_(std::exchange(other.mapping_size_, 0)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      owner_(std::move(other.owner_)) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_size_, other.mapping_size_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(owner_, other.owner_);
   return *this;
 }
 

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "engine/engine.h"
 #include "engine/kv_capacity.h"
 #include "engine/kv_identity.h"
+#include "engine/role_home.h"
 #include "engine/stored_prefixes.h"
 #include "engine/vocabulary.h"
 #include "kv/kv_cache_manager.h"
@@ -101,7 +103,14 @@ ModelInfo model_info(const ServeOptions& options, int context_tokens) {
           .context_tokens = context_tokens,
           .block_tokens = kBlockSize,
           .max_num_seqs = options.scheduler.max_num_seqs,
-          .created_unix_seconds = now.count()};
+          .created_unix_seconds = now.count(),
+          .kv_role = options.role.role};
+}
+
+// Unlike that of every other process, also of one that had its port before.
+std::string new_engine_id() {
+  std::random_device random;
+  return fmt::format("karez-{:08x}{:08x}", random(), random());
 }
 
 Expected<int> serve(const ServeFlags& typed) {
@@ -133,11 +142,16 @@ Expected<int> serve(const ServeFlags& typed) {
   if (!prefixes) {
     return fail(std::move(prefixes.error()));
   }
-  auto home = make_home_tier(spec, options.home);
+  auto home = make_role_home(spec, {.role = options.role,
+                                    .home = options.home,
+                                    .sparse = options.sparse,
+                                    .identity = identity,
+                                    .context_tokens = *context,
+                                    .max_num_seqs = options.scheduler.max_num_seqs});
   if (!home) {
     return fail(std::move(home.error()));
   }
-  auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context), std::move(*home));
+  auto kv = KVCacheManager::create(spec, kv_cap(spec, options, *context), std::move(home->tier));
   if (!kv) {
     return fail(kv.error().code(), "--kv-fast-bytes: " + kv.error().message());
   }
@@ -229,9 +243,14 @@ Expected<int> serve(const ServeFlags& typed) {
   engine_options.prefix_cache = !options.flags.no_prefix_cache;
   engine_options.kv_identity = identity;
   engine_options.load_limit_seconds = options.store.load_limit_seconds;
+  auto peers = make_peers(*home, options.role, **kv, key_index->get(), new_engine_id(),
+                          (*runner)->config().vocab_size);
+  if (!peers) {
+    return fail(std::move(peers.error()));
+  }
   auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
                                std::move(*key_index), std::move(loader), std::move(*speculation),
-                               std::move(*prefixes));
+                               std::move(*prefixes), std::move(*peers));
   if (!engine) {
     return fail(std::move(engine.error()));
   }
@@ -247,8 +266,7 @@ Expected<int> serve(const ServeFlags& typed) {
   while (!interrupt.flag()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  const bool clean =
-      (*server)->shut_down(std::chrono::seconds(options.flags.shutdown_timeout_seconds));
+  const bool clean = (*server)->shut_down(options.shutdown_timeout);
   (*engine)->shutdown(std::chrono::milliseconds(0));
   if (!clean) {
     report_note("some answers were cut at --shutdown-timeout");

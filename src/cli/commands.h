@@ -12,6 +12,7 @@ class App;
 namespace karez {
 
 void add_serve_command(CLI::App& app, int& exit_code);
+void add_route_command(CLI::App& app, int& exit_code);
 void add_generate_command(CLI::App& app, int& exit_code);
 void add_inspect_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);

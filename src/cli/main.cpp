@@ -100,6 +100,7 @@ int run(int argc, char** argv) {
   app.option_defaults()->always_capture_default(false);
   int exit_code = kExitOk;
   add_serve_command(app, exit_code);
+  add_route_command(app, exit_code);
   add_generate_command(app, exit_code);
   add_inspect_command(app, exit_code);
   add_bench_command(app, exit_code);

@@ -9,59 +9,13 @@
 
 #include "base/bytes.h"
 #include "cli/kv_type_flags.h"
-#include "cli/text_file.h"
+#include "cli/range_check.h"
 #include "engine/default_threads.h"
 
 namespace karez {
 namespace {
 
 constexpr std::int64_t kMaxThreads = 512;  // ggml's limit
-constexpr std::size_t kMaxKeyFileBytes = 1 << 20;
-
-// Reads numbers and keeps the first problem, so that the caller asks once.
-class RangeCheck {
- public:
-  int operator()(std::string_view flag, std::int64_t value, std::int64_t low, std::int64_t high) {
-    if ((value < low || value > high) && !problem_) {
-      problem_ = Status(StatusCode::kInvalidArgument,
-                        fmt::format("{} is {}, allowed are {} to {}", flag, value, low, high));
-    }
-    return static_cast<int>(value);
-  }
-  std::optional<Status> problem_;
-};
-
-// One key a line; empty lines do not count.
-Expected<void> read_keys(ServeFlags& flags) {
-  if (!flags.api_key_file.empty()) {
-    auto text = read_text_file(flags.api_key_file, kMaxKeyFileBytes);
-    if (!text) {
-      return fail(text.error().code(), "--api-key-file: " + text.error().message());
-    }
-    std::string_view rest = *text;
-    while (!rest.empty()) {
-      const std::size_t end = rest.find('\n');
-      std::string_view line = rest.substr(0, end);
-      if (line.ends_with('\r')) {
-        line.remove_suffix(1);
-      }
-      if (!line.empty()) {
-        flags.api_keys.emplace_back(line);
-      }
-      rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    }
-    if (flags.api_keys.empty()) {
-      return fail(StatusCode::kInvalidArgument,
-                  fmt::format("--api-key-file {} holds no key", flags.api_key_file));
-    }
-  }
-  for (const std::string& key : flags.api_keys) {
-    if (key.empty()) {
-      return fail(StatusCode::kInvalidArgument, "--api-key is empty, which would let everyone in");
-    }
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -106,6 +60,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   add_token_budget_flag(command, flags.sparse);
   add_selection_flags(command, flags.sparse);
   add_tier_flags(command, flags.tiers);
+  add_role_flags(command, flags.role);
   add_store_flags(command, flags.tiers);
   add_spec_flags(command, flags.spec);
   add_compress_flags(command, flags.compress,
@@ -135,33 +90,7 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
       ->group(scheduling);
 
   const std::string http = "HTTP";
-  text("--host", flags.host, "Address to listen on", "ADDRESS", http)->capture_default_str();
-  number("--port", flags.port, "Port; 0: any free one", http);
-  command
-      .add_option("--api-key", flags.api_keys,
-                  "Key that clients must send; may be given repeatedly")
-      ->type_name("KEY")
-      ->allow_extra_args(false)
-      ->group(http);
-  text("--api-key-file", flags.api_key_file, "Keys from a file, one a line", "FILE", http);
-  command
-      .add_option("--cors-origins", flags.cors_origins,
-                  "Web origins that may use the server from a browser; * for all")
-      ->type_name("ORIGIN")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->group(http);
-  text("--ssl-key-file", flags.ssl_key_file, "TLS: private key (PEM)", "FILE", http);
-  text("--ssl-cert-file", flags.ssl_cert_file, "TLS: certificate chain (PEM)", "FILE", http);
-  text("--max-body-bytes", flags.max_body_bytes, "Largest request body", "BYTES", http)
-      ->capture_default_str();
-  number("--threads-http", flags.io_threads, "Threads for connections", http);
-  number("--timeout", flags.timeout_seconds,
-         "Seconds for a client to send its request's body, or to take what is written to it", http);
-  number("--idle-timeout", flags.idle_timeout_seconds,
-         "Seconds until a connection without a request is closed", http);
-  number("--shutdown-timeout", flags.shutdown_timeout_seconds,
-         "Seconds that running answers have to end after SIGTERM", http);
+  add_http_flags(command, flags.http);
   text("--log-jsonl", flags.log_jsonl, "Append a JSON line for each request; - is standard output",
        "FILE", http);
   // Always on; accepted because llama-server needs it.
@@ -173,7 +102,6 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
 
 Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
   constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
-  constexpr std::int64_t kMaxSeconds = 86'400;
   ServeOptions options;
   RangeCheck in_range;
   options.threads =
@@ -182,16 +110,6 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
   options.scheduler.max_num_batched_tokens =
       in_range("--max-num-batched-tokens", flags.max_num_batched_tokens, 1, 65'536);
   in_range("--max-queue", flags.max_queue, 1, kMaxInt);
-  HttpOptions& http = options.server.http;
-  http.host = flags.host;
-  http.port = in_range("--port", flags.port, 0, 65'535);
-  http.io_threads = in_range("--threads-http", flags.io_threads, 1, 64);
-  http.body_timeout =
-      std::chrono::seconds(in_range("--timeout", flags.timeout_seconds, 1, kMaxSeconds));
-  http.write_timeout = http.body_timeout;
-  http.idle_timeout =
-      std::chrono::seconds(in_range("--idle-timeout", flags.idle_timeout_seconds, 1, kMaxSeconds));
-  in_range("--shutdown-timeout", flags.shutdown_timeout_seconds, 0, kMaxSeconds);
   if (in_range.problem_) {
     return fail(std::move(*in_range.problem_));
   }
@@ -202,13 +120,6 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
                 fmt::format("--scheduling-policy is {}, allowed are fcfs and priority",
                             flags.scheduling_policy));
   }
-  const auto body = parse_bytes(flags.max_body_bytes);
-  if (!body || *body < 1024 || *body > kGiB) {
-    return fail(
-        StatusCode::kInvalidArgument,
-        fmt::format("--max-body-bytes is {}, allowed are 1KiB to 1GiB", flags.max_body_bytes));
-  }
-  http.max_body_bytes = static_cast<std::size_t>(*body);
   auto kv_type = kv_type_of_flags(flags.cache_type_k, flags.cache_type_v);
   if (!kv_type) {
     return fail(std::move(kv_type.error()));
@@ -240,6 +151,11 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
   options.home = std::move(tiers->home);
   options.spec = std::move(tiers->spec);
   options.on_miss = tiers->on_miss;
+  auto role = check_role_flags(flags.role);
+  if (!role) {
+    return fail(std::move(role.error()));
+  }
+  options.role = std::move(*role);
   auto compression = check_compress_flags(flags.compress);
   if (!compression) {
     return fail(std::move(compression.error()));
@@ -253,13 +169,13 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
     }
     options.kv_fast_bytes = *bytes;
   }
-  if (auto keys = read_keys(flags); !keys) {
-    return fail(std::move(keys.error()));
+  auto http = check_http_flags(flags.http);
+  if (!http) {
+    return fail(std::move(http.error()));
   }
-  http.ssl_key_file = flags.ssl_key_file;
-  http.ssl_cert_file = flags.ssl_cert_file;
-  options.server.api.access.api_keys = flags.api_keys;
-  options.server.api.access.cors_origins = flags.cors_origins;
+  options.server.http = std::move(http->http);
+  options.server.api.access = std::move(http->access);
+  options.shutdown_timeout = http->shutdown_timeout;
   options.server.api.shared_prefix_cache = flags.shared_prefix_cache;
   options.server.api.log_jsonl = flags.log_jsonl;
   options.flags = std::move(flags);

@@ -1,6 +1,7 @@
 // The flags of `karez serve`. Names are llama.cpp's or vLLM's where they have them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,6 +9,8 @@
 
 #include "base/status.h"
 #include "cli/compress_flags.h"
+#include "cli/http_flags.h"
+#include "cli/role_flags.h"
 #include "cli/sparse_flags.h"
 #include "cli/spec_flags.h"
 #include "cli/tier_flags.h"
@@ -35,6 +38,7 @@ struct ServeFlags {
   bool no_repack = false;
   SparseFlags sparse;
   TierFlags tiers;
+  RoleFlags role;
   SpecFlags spec;
   CompressFlags compress;
 
@@ -45,18 +49,7 @@ struct ServeFlags {
   bool no_prefix_cache = false;
   bool shared_prefix_cache = false;
 
-  std::string host = "127.0.0.1";
-  std::int64_t port = 8080;
-  std::int64_t io_threads = 2;
-  std::vector<std::string> api_keys;
-  std::string api_key_file;
-  std::vector<std::string> cors_origins;
-  std::string ssl_key_file;
-  std::string ssl_cert_file;
-  std::string max_body_bytes = "8MiB";
-  std::int64_t timeout_seconds = 60;
-  std::int64_t idle_timeout_seconds = 120;
-  std::int64_t shutdown_timeout_seconds = 10;
+  HttpFlags http;
   std::string log_jsonl;
 };
 
@@ -68,12 +61,14 @@ struct ServeOptions {
   SparseOptions sparse;
   HomeOptions home;
   StoreOptions store;
+  RoleOptions role;
   SpecOptions spec;
   OnMiss on_miss;
   CompressionOptions compression;
   std::optional<std::int64_t> kv_fast_bytes;
   SchedulerOptions scheduler;
   ServerOptions server;
+  std::chrono::seconds shutdown_timeout{0};
 };
 
 void add_serve_flags(CLI::App& command, ServeFlags& flags);

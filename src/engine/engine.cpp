@@ -12,9 +12,6 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// How late a deadline of a held request may be noticed by an engine that has nothing else to do.
-constexpr std::chrono::milliseconds kRestoreDeadlineSteps{20};
-
 std::function<double()> clock_of(const EngineOptions& options) {
   if (options.clock) {
     return options.clock;
@@ -68,13 +65,13 @@ Expected<std::unique_ptr<Engine>> Engine::create(
     const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
     std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
     std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
-    std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store) {
+    std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store, KvPeers peers) {
   if (auto valid = options.validate(); !valid) {
     return fail(std::move(valid.error()));
   }
-  std::unique_ptr<Engine> engine(new Engine(options, std::move(runner), std::move(kv), vocabulary,
-                                            std::move(key_index), std::move(loader),
-                                            std::move(speculation), std::move(store)));
+  std::unique_ptr<Engine> engine(
+      new Engine(options, std::move(runner), std::move(kv), vocabulary, std::move(key_index),
+                 std::move(loader), std::move(speculation), std::move(store), std::move(peers)));
   engine->thread_ = std::thread([raw = engine.get()] { raw->run(); });
   return engine;
 }
@@ -82,7 +79,8 @@ Expected<std::unique_ptr<Engine>> Engine::create(
 Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
                std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
                std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
-               std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store)
+               std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store,
+               KvPeers peers)
     : options_(options),
       vocabulary_(vocabulary),
       limits_{runner->config().vocab_size, options.context_tokens, options.scheduler.max_num_seqs},
@@ -99,6 +97,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner
             {store_.get(), options.load_limit_seconds}, options.scheduler, options.dense_rows,
             clock_of(options)),
       stats_(loop_.stats()) {
+  loop_.set_peers(std::move(peers));
   if (store_ != nullptr) {
     store_->set_wake([this] {
       const std::lock_guard lock(mutex_);
@@ -247,12 +246,12 @@ void Engine::run() {
     {
       std::unique_lock lock(mutex_);
       const auto has_something = [&] {
+        const bool is_holding = loop_.is_restoring() || loop_.waits_for_peers();
         return loop_.has_work() || !submissions_.empty() || !cancellations_.empty() ||
-               (is_closing_ && !loop_.is_restoring()) ||
-               (loop_.is_restoring() && has_store_results_);
+               (is_closing_ && !is_holding) || (loop_.is_restoring() && has_store_results_);
       };
-      if (loop_.is_restoring()) {
-        wake_.wait_for(lock, kRestoreDeadlineSteps, has_something);
+      if (const auto turn = loop_.next_turn()) {
+        wake_.wait_for(lock, *turn, has_something);
       } else {
         wake_.wait(lock, has_something);
       }
@@ -273,6 +272,7 @@ void Engine::run() {
       loop_.cancel_all();
     }
     loop_.advance_restores();
+    loop_.advance_peers();
     if (loop_.has_work()) {
       loop_.plan();
       {
@@ -290,7 +290,8 @@ void Engine::run() {
       if (auto map = loop_.take_kv_map()) {
         kv_map_ = std::move(map);
       }
-      is_over = is_closing_ && !loop_.has_work() && !loop_.is_restoring() && submissions_.empty();
+      is_over = is_closing_ && !loop_.has_work() && !loop_.is_restoring() &&
+                !loop_.waits_for_peers() && submissions_.empty();
     }
     loop_.deliver();
     if (is_over) {

@@ -57,14 +57,14 @@ class Engine final : public EngineClient {
   // Starts the thread. The vocabulary must outlive the engine. key_index: from attach_key_index(),
   // for a runner with sparse attention; else null. loader: the runner's selection listener, for a
   // store with a home tier; else null. speculation: null: nobody drafts. store: where prefix blocks
-  // outlive the process; null: nowhere.
+  // outlive the process; null: nowhere. peers: other nodes; the store is theirs too.
   // Fails: as EngineOptions::validate().
   static Expected<std::unique_ptr<Engine>> create(
       const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
       std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
       std::unique_ptr<KeyIndex> key_index = nullptr, std::unique_ptr<BlockLoader> loader = nullptr,
       std::unique_ptr<Speculation> speculation = nullptr,
-      std::unique_ptr<PrefixStore> store = nullptr);
+      std::unique_ptr<PrefixStore> store = nullptr, KvPeers peers = {});
   // Cancels what still runs.
   ~Engine() override;
 
@@ -82,7 +82,8 @@ class Engine final : public EngineClient {
   Engine(const EngineOptions& options, std::unique_ptr<ModelRunner> runner,
          std::unique_ptr<KVCacheManager> kv, const Vocabulary& vocabulary,
          std::unique_ptr<KeyIndex> key_index, std::unique_ptr<BlockLoader> loader,
-         std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store);
+         std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store,
+         KvPeers peers);
   void run();
   // When the windows of the request are compressed, or never.
   Expected<CompressionSchedule> compression_of(const Request& request) const;
@@ -94,7 +95,7 @@ class Engine final : public EngineClient {
   const RequestLimits limits_;
   const KVCacheSpec spec_;
   const bool can_compress_;
-  std::unique_ptr<BlockLoader> loader_;  // the engine thread's, as the four below
+  std::unique_ptr<BlockLoader> loader_;  // the engine thread's, as the five below
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<KeyIndex> key_index_;
   std::unique_ptr<KVCacheManager> kv_;

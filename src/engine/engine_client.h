@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "engine/compression_stats.h"
 #include "engine/kv_map.h"
+#include "engine/kv_peer_stats.h"
 #include "engine/missed_mass.h"
 #include "engine/prefix_restorer.h"
 #include "kv/residency.h"
@@ -61,7 +62,10 @@ struct GenerationEvent {
   // accepted.
   std::int64_t draft_tokens = 0;
   std::int64_t accepted_draft_tokens = 0;
-  MissedMass kv_missed;    // under a bound
+  MissedMass kv_missed;  // under a bound
+  // With `finished` of a request that produces: where its KV waits, every field set (role
+  // kProduce).
+  std::optional<KvTransfer> kv_transfer;
   std::string stop_match;  // the stop string that ended it, if one did
   RequestTimings timings;
 };
@@ -84,6 +88,7 @@ struct EngineStats {
   bool has_store = false;          // prefix blocks outlive the process
   PrefixStoreStats store;          // where they are kept
   PrefixRestorerStats restores;    // what came back
+  KvPeerStats peers;               // of a prefill/decode split
   MissedMass missed;               // what rows went without, under a bound
   CompressionStats compression;    // of aged windows; all zero if nobody asked for it
   std::int64_t prompt_tokens = 0;  // computed or found, since start

@@ -58,8 +58,11 @@ void EngineLoop::add(Submission submission) {
       submission.compression.is_on()
           ? static_cast<std::size_t>(submission.compression.first_position) + 1
           : request.prompt.size();
-  if (restorer_ == nullptr || !request.use_prefix_cache ||
-      !restorer_->hold(request, findable_tokens)) {
+  if (peers_.consumer != nullptr && request.kv_transfer &&
+      request.kv_transfer->role == KvTransfer::Role::kConsume && request.prompt.size() > 1) {
+    peers_.consumer->start(submission.request);
+  } else if (restorer_ == nullptr || !request.use_prefix_cache ||
+             !restorer_->hold(request, findable_tokens)) {
     scheduler_.add(request, submission.compression);
   }
   ActiveRequest active;
@@ -152,6 +155,7 @@ void EngineLoop::compute() {
     note_reads(plan, reads);
     const StepOutput output = sample(plan, *logits);
     scheduler_.update(plan, output);
+    end_lost();
   } else {
     for (const PlannedSequence& planned : plan.sequences) {
       end_choices(planned.request, planned.choice, planned.num_choices, FinishReason::kError,
@@ -195,7 +199,13 @@ void EngineLoop::note_reads(StepPlan& plan, std::span<const BlockLoader::Sequenc
     active.kv_blocks_loaded += reads[i].blocks_loaded;
     active.kv_missed.add(reads[i].missed);
     totals_.missed.add(reads[i].missed);
-    if (reads[i].is_lost && !scheduler_.lose(planned)) {
+    if (!reads[i].is_lost) {
+      continue;
+    }
+    if (!is_recomputed_when_lost(planned.request)) {
+      lost_.push_back(planned.request);
+    }
+    if (!scheduler_.lose(planned)) {
       end_choices(planned.request, planned.choice, planned.num_choices, FinishReason::kError,
                   lost_status());
     }
@@ -235,6 +245,9 @@ StepOutput EngineLoop::sample(const StepPlan& plan, std::span<const float> logit
       active.first_token_seconds = clock_();
       totals_.prompt_tokens += static_cast<std::int64_t>(active.submission.request->prompt.size());
     }
+    if (!keep_for_consumer(planned, active, rows.first(vocab_size), output)) {
+      continue;
+    }
     if (planned.num_choices == 1) {
       output.accepted_drafts[i] = verify(active, planned, rows, output);
     } else {
@@ -243,7 +256,7 @@ StepOutput EngineLoop::sample(const StepPlan& plan, std::span<const float> logit
       }
     }
     if (active.num_unfinished == 0) {
-      active_.erase(planned.request);
+      forget(planned.request);
     }
   }
   return output;
@@ -301,7 +314,7 @@ void EngineLoop::end_choices(RequestId id, int first_choice, int num_choices, Fi
     }
   }
   if (active.num_unfinished == 0) {
-    active_.erase(id);
+    forget(id);
   }
 }
 
@@ -321,6 +334,7 @@ void EngineLoop::keep_event(ActiveRequest& active, GenerationEvent event) {
   event.timings.decode_seconds = now - first_token;
   if (event.finished) {
     --active.num_unfinished;
+    event.kv_transfer = active.kv_transfer;
   }
   events_.emplace_back(active.submission.callback, std::move(event));
 }
@@ -359,6 +373,15 @@ EngineStats EngineLoop::stats() const {
     stats.has_store = true;
     stats.store = store_->stats();
     stats.restores = restorer_->stats();
+  }
+  if (peers_.producer != nullptr) {
+    stats.peers.produces = true;
+    stats.peers.producer = peers_.producer->stats();
+  }
+  if (peers_.consumer != nullptr) {
+    stats.peers.consumes = true;
+    stats.peers.consumer = peers_.consumer->stats();
+    stats.requests_waiting += peers_.consumer->num_arrivals();
   }
   if (kv_.residency() != nullptr) {
     stats.has_home = true;

@@ -4,6 +4,7 @@
 // Owns: scheduler, prefix cache and the state of each request.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "engine/choice_stream.h"
 #include "engine/compression_turns.h"
 #include "engine/engine_client.h"
+#include "engine/kv_peers.h"
 #include "engine/prefix_restorer.h"
 #include "engine/prefix_saver.h"
 #include "kv/kv_cache_manager.h"
@@ -55,6 +57,9 @@ class EngineLoop {
              const StoredPrefixes& stored, const SchedulerOptions& options, bool dense_rows,
              std::function<double()> clock);
 
+  // Before the first add(). Without it requests with kv_transfer are as any others.
+  void set_peers(KvPeers peers) { peers_ = std::move(peers); }
+
   void add(Submission submission);
   // Ends all its choices with kCancelled. Unknown ids are ignored.
   void cancel(RequestId id);
@@ -65,6 +70,12 @@ class EngineLoop {
   void advance_restores();
   // Whether such requests wait: advance_restores() is called again soon.
   bool is_restoring() const { return restorer_ != nullptr && restorer_->num_held() > 0; }
+
+  // The same for requests whose KV comes from another node, and for KV that is kept for others.
+  void advance_peers();
+  bool waits_for_peers() const;
+  // With nothing else to do: when to advance both again. None: nothing waits.
+  std::optional<std::chrono::milliseconds> next_turn() const;
 
   bool has_work() const { return scheduler_.has_work(); }
   // One step, in two halves so that others can see what runs while the model computes.
@@ -92,6 +103,7 @@ class EngineLoop {
     std::int64_t draft_tokens = 0;
     std::int64_t accepted_draft_tokens = 0;
     MissedMass kv_missed;
+    std::optional<KvTransfer> kv_transfer;  // where its prompt's KV is kept
     std::optional<double> scheduled_seconds;
     std::optional<double> first_token_seconds;
   };
@@ -110,6 +122,15 @@ class EngineLoop {
   // did. rows: f32 [1 + num_verified_drafts][vocab_size].
   int verify(ActiveRequest& active, const PlannedSequence& planned, std::span<const float> rows,
              StepOutput& output);
+  // Of a request that produces, whose prompt is computed. False: it has ended, there was no room.
+  bool keep_for_consumer(const PlannedSequence& planned, ActiveRequest& active,
+                         std::span<const float> logits, StepOutput& output);
+  // Samples its first token, if its logits have come too, and gives it to the scheduler.
+  void start_admitted(const KvConsumer::Ready& arrived);
+  bool is_recomputed_when_lost(RequestId request);
+  // Requests whose KV their producer does not give any more. After a step.
+  void end_lost();
+  void forget(RequestId id);
   void end_choices(RequestId id, int first_choice, int num_choices, FinishReason reason,
                    const std::optional<Status>& error);
   void keep_event(ActiveRequest& active, GenerationEvent event);
@@ -127,6 +148,8 @@ class EngineLoop {
   std::unique_ptr<PrefixSaver> saver_;
   SchedulerOptions options_;
   Scheduler scheduler_;
+  KvPeers peers_;
+  std::vector<RequestId> lost_;  // in the step at hand, and not to be computed again
   std::function<double()> clock_;
   std::unordered_map<RequestId, ActiveRequest> active_;
   std::vector<std::pair<EngineClient::Callback, GenerationEvent>> events_;

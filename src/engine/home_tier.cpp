@@ -9,8 +9,8 @@
 
 namespace karez {
 
-Expected<std::unique_ptr<Tier>> make_home_tier(const KVCacheSpec& spec,
-                                               const HomeOptions& options) {
+Expected<std::unique_ptr<Tier>> make_home_tier(const KVCacheSpec& spec, const HomeOptions& options,
+                                               std::shared_ptr<ExportMemory> memory) {
   if (options.disk_bytes > 0) {
     auto disk = DiskTier::create({.directory = options.disk_directory,
                                   .block_bytes = spec.slot_bytes(),
@@ -23,8 +23,11 @@ Expected<std::unique_ptr<Tier>> make_home_tier(const KVCacheSpec& spec,
   if (options.host_bytes == 0) {
     return nullptr;
   }
-  auto host = HostTier::create(
-      {.block_bytes = spec.slot_bytes(), .capacity_bytes = options.host_bytes, .num_workers = 0});
+  const HostTierOptions host_options{
+      .block_bytes = spec.slot_bytes(), .capacity_bytes = options.host_bytes, .num_workers = 0};
+  auto host = memory == nullptr
+                  ? HostTier::create(host_options)
+                  : HostTier::create(host_options, ExportMemory::arena(std::move(memory)));
   if (!host) {
     return fail(host.error().code(), "--kv-host-bytes: " + host.error().message());
   }

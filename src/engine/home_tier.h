@@ -14,6 +14,7 @@
 #include "kv/kv_cache_spec.h"
 #include "kv/tier/throttle.h"
 #include "kv/tier/tier.h"
+#include "remote/export_memory.h"
 
 namespace karez {
 
@@ -31,7 +32,9 @@ struct HomeOptions {
 // Null if no home is asked for. The host tier copies on the calling thread: where all cores
 // compute, a worker of its own takes turns with them.
 // Fails: as HostTier::create() and DiskTier::create(), with the flag's name.
-Expected<std::unique_ptr<Tier>> make_home_tier(const KVCacheSpec& spec, const HomeOptions& options);
+// memory: of options.host_bytes, for a host tier whose blocks others read; null: the tier's own.
+Expected<std::unique_ptr<Tier>> make_home_tier(const KVCacheSpec& spec, const HomeOptions& options,
+                                               std::shared_ptr<ExportMemory> memory = nullptr);
 
 // The tokens of a decoding sequence that should be in the fast tier (SchedulerOptions): what its
 // rows select, half as much again for what they select next, and the block that is written.

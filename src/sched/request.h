@@ -24,6 +24,21 @@ struct KvCompressionRequest {
   std::optional<int> window_tokens;
 };
 
+// How the KV of a request goes from the node that prefills it (a producer) to the one that decodes.
+struct KvTransfer {
+  enum class Role {
+    kProduce,  // prefill here, and keep the KV for a consumer
+    kConsume,  // a producer has prefilled: its KV is read from there
+  };
+  Role role = Role::kProduce;
+  // Where the KV is. A request that produces leaves them empty: the answer says them.
+  std::string remote_host;
+  int remote_port = 0;            // 1 to 65535
+  std::string remote_engine_id;   // of the process that has it; opaque, at most 128 bytes
+  std::string remote_request_id;  // of the KV in that process: 32 hexadecimal digits
+  bool operator==(const KvTransfer&) const = default;
+};
+
 struct Request {
   RequestId id = 0;
   std::vector<TokenId> prompt;  // not empty
@@ -39,6 +54,7 @@ struct Request {
   bool use_prefix_cache = true;
   std::string cache_salt;  // requests share cached prompts only if their salts are equal
   KvCompressionRequest kv_compression;
+  std::optional<KvTransfer> kv_transfer;  // none: prefilled and decoded here
 };
 
 enum class FinishReason {

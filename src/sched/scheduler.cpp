@@ -40,24 +40,44 @@ bool Scheduler::can_ever_fit(int num_tokens) const {
 
 void Scheduler::add(const Request& request, const CompressionSchedule& compression) {
   Sequence sequence;
+  sequence.tokens = request.prompt;
   sequence.use_prefix_cache = request.use_prefix_cache && prefix_cache_ != nullptr;
   sequence.compression = compression;
   enqueue(request, std::move(sequence));
 }
 
 void Scheduler::add_computed(const Request& request, const CompressionSchedule& compression,
-                             SequenceId kv, bool is_shareable) {
+                             SequenceId kv, int num_remote_tokens,
+                             std::span<const TokenId> generated) {
   const int num_tokens = kv_.num_tokens(kv);
-  KAREZ_CHECK(num_tokens < static_cast<int>(request.prompt.size()), "a token is left to compute");
+  Sequence sequence;
+  sequence.tokens = request.prompt;
+  sequence.tokens.insert(sequence.tokens.end(), generated.begin(), generated.end());
+  KAREZ_CHECK(num_tokens < static_cast<int>(sequence.tokens.size()), "a token is left to compute");
+  KAREZ_CHECK(generated.empty() || request.num_choices == 1,
+              "choices differ in what they generate");
   KAREZ_CHECK(!compression.is_on() || num_tokens <= compression.first_position,
               "compression needs the queries of what it compresses");
-  Sequence sequence;
-  sequence.use_prefix_cache = is_shareable && request.use_prefix_cache && prefix_cache_ != nullptr;
+  sequence.use_prefix_cache =
+      num_remote_tokens == 0 && request.use_prefix_cache && prefix_cache_ != nullptr;
   sequence.compression = compression;
   sequence.kv = kv;
   sequence.num_computed_tokens = num_tokens;
+  sequence.num_remote_tokens = num_remote_tokens;
   sequence.cached_tokens = num_tokens;
   enqueue(request, std::move(sequence));
+}
+
+bool Scheduler::has_room_for(const Request& request, int num_remote_tokens) const {
+  if (running_.empty() && waiting_.empty()) {
+    return true;
+  }
+  Sequence sequence;
+  sequence.num_choices = request.num_choices;
+  sequence.tokens = request.prompt;
+  sequence.num_computed_tokens = static_cast<int>(request.prompt.size()) - 1;
+  sequence.num_remote_tokens = num_remote_tokens;
+  return has_room_for(sequence);
 }
 
 void Scheduler::enqueue(const Request& request, Sequence sequence) {
@@ -69,7 +89,6 @@ void Scheduler::enqueue(const Request& request, Sequence sequence) {
   sequence.priority = request.priority;
   sequence.num_choices = request.num_choices;
   sequence.cache_salt = request.cache_salt;
-  sequence.tokens = request.prompt;
   sequence.num_prompt_tokens = static_cast<int>(request.prompt.size());
   waiting_.emplace(schedule_key(options_.policy, request.priority, ++num_arrivals_, 0),
                    std::move(sequence));
@@ -250,6 +269,7 @@ void Scheduler::close(Sequence& sequence) {
   }
   sequence.kv = SequenceId::none();
   sequence.num_computed_tokens = 0;
+  sequence.num_remote_tokens = 0;
   sequence.drafts = {};
 }
 

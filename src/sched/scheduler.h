@@ -38,6 +38,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "kv/kv_cache_manager.h"
@@ -80,12 +81,17 @@ class Scheduler {
   // compression: when the windows of its sequences are compressed; none of its rows is computed
   // behind the publication of one that compressed() has not been called for.
   void add(const Request& request, const CompressionSchedule& compression = {});
-  // The same for a prompt whose beginning is computed already, in an open sequence of the store
-  // that becomes the scheduler's. If it is lost or must give way it is computed again.
-  // is_shareable: the prefix cache may offer its blocks to others.
-  // Requires: as add(); fewer tokens than the prompt has, none behind where compression begins.
+  // The same for a prompt that is computed already, or its beginning, in an open sequence of the
+  // store that becomes the scheduler's. If it is lost or must give way it is computed again.
+  // generated: what follows the prompt. num_remote_tokens: the first tokens, whose blocks are at
+  // home with somebody else: they take no room in the home tier, and the prefix cache does not
+  // offer the sequence's blocks to others. Requires: as add(); a token is left to compute, none
+  // that is computed lies behind where compression begins; one choice if something is generated.
   void add_computed(const Request& request, const CompressionSchedule& compression, SequenceId kv,
-                    bool is_shareable);
+                    int num_remote_tokens, std::span<const TokenId> generated = {});
+  // Whether slots for such a sequence may be taken now, for all but the last token of the prompt of
+  // a request that is not known here yet, without others being preempted soon.
+  bool has_room_for(const Request& request, int num_remote_tokens) const;
   // Ends all choices of a request in any phase; their slots are free or idle afterwards. Unknown
   // ids are ignored. Requires: as add().
   void cancel(RequestId request);

@@ -258,7 +258,8 @@ bool Scheduler::has_room_for(const Sequence& sequence) const {
 
 bool Scheduler::floors_fit_with(const Sequence* another) const {
   const auto whole_slots = [&](const Sequence& sequence) {
-    return kv_.spec().slots_for_sequence(static_cast<std::int64_t>(sequence.tokens.size()),
+    const auto num_tokens = static_cast<std::int64_t>(sequence.tokens.size());
+    return kv_.spec().slots_for_sequence(num_tokens - sequence.num_remote_tokens,
                                          options_.max_num_batched_tokens);
   };
   std::int64_t floors = 0;
@@ -306,6 +307,9 @@ std::int64_t Scheduler::slots_to_read_one_layer(int num_tokens) const {
 // for all tokens does not see; what it holds already the other figure does not see.
 std::int64_t Scheduler::slots_to_compute_rest(const Sequence& sequence) const {
   const int total = static_cast<int>(sequence.tokens.size());
+  if (sequence.kv.is_none()) {
+    return kv_.spec().slots_for_sequence(total, options_.max_num_batched_tokens);
+  }
   // Room for this step, and its drafts, is taken already.
   const int rest = total - kv_.num_tokens(sequence.kv);
   if (rest <= 0) {

@@ -55,6 +55,7 @@ struct Sequence {
   // Only while it runs or is demoted:
   SequenceId kv;
   int num_computed_tokens = 0;  // their KV is written
+  int num_remote_tokens = 0;    // of these the first, at home with somebody else
   PrefixChain chain;
   Drafts drafts;  // of the next step, or of the one that is computed
   int num_compressed_windows = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/transfer_fields.h"
+
 namespace karez {
 namespace {
 
@@ -75,6 +77,9 @@ std::string GenerationJson::chunk(int index, Json choice) const {
   const Choice& state = choices_[static_cast<std::size_t>(index)];
   if (state.last.finished && !state.finish_reason.empty() && !entry["finish_reason"].is_null()) {
     json["timings"] = timings(state.last);
+    if (state.last.kv_transfer) {
+      json["kv_transfer_params"] = transfer_json(*state.last.kv_transfer);
+    }
   }
   return sse(dump(json));
 }
@@ -259,6 +264,9 @@ std::string GenerationJson::whole() const {
   json["choices"] = std::move(list);
   json["usage"] = usage();
   json["timings"] = timings(choices_.front().last);
+  if (const auto& produced = choices_.front().last.kv_transfer) {
+    json["kv_transfer_params"] = transfer_json(*produced);
+  }
   return dump(json);
 }
 

@@ -8,6 +8,7 @@
 
 #include "server/field_reader.h"
 #include "server/sampling_fields.h"
+#include "server/transfer_fields.h"
 
 namespace karez {
 namespace {
@@ -307,7 +308,9 @@ ApiResult<GenerationRequest> parse_generation_request(ApiKind kind, const Json& 
       best_of && *best_of != result.num_choices) {
     reader.wrong("best_of", std::to_string(*best_of), "the value of n");
   }
+  request.num_choices = result.num_choices;
   read_sampling_fields(reader, codec, request);
+  read_transfer_fields(reader, model.kv_role, request);
   if (problem.error) {
     return api_fail(std::move(*problem.error));
   }
@@ -321,7 +324,11 @@ ApiResult<GenerationRequest> parse_generation_request(ApiKind kind, const Json& 
         "n", fmt::format("n is {} for {} prompts, allowed are up to {} answers in all",
                          result.num_choices, prompts->size(), kMaxChoices)));
   }
-  request.num_choices = result.num_choices;
+  if (request.kv_transfer && prompts->size() > 1) {
+    return api_fail(ApiError::bad_field(
+        "prompt", fmt::format("prompt is an array of {}, allowed is one with kv_transfer_params",
+                              prompts->size())));
+  }
   request.cache_salt = salt + request.cache_salt;
   for (Prompt& prompt : *prompts) {
     Request one = request;

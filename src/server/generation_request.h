@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/role_options.h"
 #include "sched/request.h"
 #include "server/api_error.h"
 #include "server/json_input.h"
@@ -22,6 +23,7 @@ struct ModelInfo {
   int block_tokens = 16;   // of the prefix cache
   int max_num_seqs = 0;
   std::int64_t created_unix_seconds = 0;
+  KvRole kv_role = KvRole::kNone;
 };
 
 enum class ApiKind { kChat, kCompletion };

@@ -58,6 +58,16 @@ Expected<std::optional<asio::ssl::context>> make_tls(const HttpOptions& options)
 
 }  // namespace
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+std::string url_of(const HttpOptions& options, int port) {
+  const bool is_v6 = options.host.find(':') != std::string::npos;
+  return fmt::format("{}://{}{}{}:{}", options.ssl_cert_file.empty() ? "http" : "https",
+                     is_v6 ? "[" : "", options.host, is_v6 ? "]" : "", port);
+}
+
 class HttpServer::Impl {
  public:
   Impl(const HttpOptions& options, HttpHandler& handler, std::optional<asio::ssl::context> tls)

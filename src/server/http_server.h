@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "server/http_types.h"
@@ -23,6 +24,7 @@ struct HttpOptions {
   int io_threads = 2;
   std::string ssl_key_file;  // both or none
   std::string ssl_cert_file;
+  std::vector<std::string> kept_headers;  // names of request headers for HttpRequest::headers
   std::size_t max_header_bytes = 16 * 1024;
   std::size_t max_body_bytes = 8 * 1024 * 1024;
   std::size_t max_connections = 16 * 1024;
@@ -31,6 +33,10 @@ struct HttpOptions {
   std::chrono::milliseconds body_timeout{60'000};
   std::chrono::milliseconds write_timeout{60'000};
 };
+
+bool is_loopback(const std::string& host);
+// "http://127.0.0.1:8080", of a server that listens on this port.
+std::string url_of(const HttpOptions& options, int port);
 
 class HttpServer {
  public:

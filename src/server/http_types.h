@@ -15,12 +15,15 @@
 
 namespace karez {
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpRequest {
   std::string method;
   std::string target;  // path and query as sent
   std::string host;
   std::string origin;         // empty: no Origin header
   std::string authorization;  // the header's value
+  HttpHeaders headers;        // of HttpOptions::kept_headers, those that it has
   std::string body;
 };
 
@@ -28,7 +31,7 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
+  HttpHeaders headers;
 };
 
 // One request being answered. Either respond() once, or begin_stream(), write()..., end_stream().

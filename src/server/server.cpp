@@ -1,7 +1,5 @@
 #include "server/server.h"
 
-#include <fmt/format.h>
-
 #include <thread>
 #include <utility>
 
@@ -10,10 +8,6 @@ namespace {
 
 // For the last words to the clients whose answers were cut.
 constexpr std::chrono::milliseconds kCutTime{2000};
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
 
 }  // namespace
 
@@ -48,12 +42,7 @@ void Server::set_progress(double share, std::string phase) {
 
 void Server::set_backend(ServerBackend backend) { service_->set_backend(std::move(backend)); }
 
-std::string Server::url() const {
-  const HttpOptions& http = options_.http;
-  const bool is_v6 = http.host.find(':') != std::string::npos;
-  return fmt::format("{}://{}{}{}:{}", http.ssl_cert_file.empty() ? "http" : "https",
-                     is_v6 ? "[" : "", http.host, is_v6 ? "]" : "", http_->port());
-}
+std::string Server::url() const { return url_of(options_.http, http_->port()); }
 
 bool Server::shut_down(std::chrono::milliseconds deadline) {
   service_->stop_taking_requests();

@@ -189,6 +189,63 @@ std::vector<MetricFamily> store_families(const PrefixStoreStats& store,
   return families;
 }
 
+// Keys and values that go from a node that prefills to one that decodes.
+std::vector<MetricFamily> transfer_families(const KvPeerStats& peers) {
+  constexpr auto kGauge = MetricType::Gauge;
+  constexpr auto kCounter = MetricType::Counter;
+  const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+  std::vector<MetricFamily> families;
+  const auto add = [&](std::span<const Sample> samples) {
+    for (const Sample& sample : samples) {
+      families.push_back(family(sample));
+    }
+  };
+  if (peers.produces) {
+    const KvProducerStats& stats = peers.producer;
+    add(std::array<Sample, 7>{{
+        {"karez_kv_export_requests_total", "Prompts whose KV was kept for a consumer.", kCounter,
+         number(stats.exported)},
+        {"karez_kv_export_released_total", "Of these, fetched and given back.", kCounter,
+         number(stats.released)},
+        {"karez_kv_export_expired_total", "Of these, freed because nobody asked in time.", kCounter,
+         number(stats.expired)},
+        {"karez_kv_export_failed_total", "Prompts whose KV could not be kept.", kCounter,
+         number(stats.failed)},
+        {"karez_kv_export_held", "Kept now.", kGauge, number(stats.port.exports)},
+        {"karez_kv_export_refused_peers_total", "Handshakes that failed.", kCounter,
+         number(stats.port.refused)},
+        {"karez_kv_export_sent_bytes_total", "Bytes sent in messages.", kCounter,
+         number(stats.port.bytes_sent)},
+    }});
+  }
+  if (peers.consumes) {
+    const KvConsumerStats& stats = peers.consumer;
+    add(std::array<Sample, 10>{{
+        {"karez_kv_admit_requests_total", "Requests whose KV came from a producer.", kCounter,
+         number(stats.admitted)},
+        {"karez_kv_admit_failed_total", "Requests whose KV did not come.", kCounter,
+         number(stats.failed)},
+        {"karez_kv_admit_lost_total", "Sequences whose KV was not given any more later.", kCounter,
+         number(stats.lost)},
+        {"karez_kv_admit_bytes_total", "Bytes taken in before a first step.", kCounter,
+         number(stats.bytes_admitted)},
+        {"karez_kv_admit_full_bytes_total", "What all blocks of these would have been.", kCounter,
+         number(stats.bytes_full)},
+        {"karez_kv_admit_seconds_total", "Time until requests were admitted.", kCounter,
+         stats.admit_seconds},
+        {"karez_kv_peer_read_blocks_total", "Blocks read from producers.", kCounter,
+         number(stats.pool.blocks_read)},
+        {"karez_kv_peer_failed_reads_total", "Reads of these that failed.", kCounter,
+         number(stats.pool.reads_failed)},
+        {"karez_kv_peer_received_bytes_total", "Bytes from producers, of any kind.", kCounter,
+         number(stats.pool.bytes_received)},
+        {"karez_kv_peer_leases", "Requests whose KV lies with a producer now.", kGauge,
+         number(stats.pool.leases)},
+    }});
+  }
+  return families;
+}
+
 std::vector<MetricFamily> engine_families(const EngineStats& stats) {
   constexpr auto kGauge = MetricType::Gauge;
   constexpr auto kCounter = MetricType::Counter;
@@ -410,6 +467,11 @@ std::string ServerMetrics::page() const {
     }
     if (stats.has_store) {
       for (MetricFamily& one : store_families(stats.store, stats.restores)) {
+        families.push_back(std::move(one));
+      }
+    }
+    if (stats.peers.produces || stats.peers.consumes) {
+      for (MetricFamily& one : transfer_families(stats.peers)) {
         families.push_back(std::move(one));
       }
     }

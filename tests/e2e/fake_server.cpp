@@ -1,7 +1,8 @@
 // The server without a model: real HTTP in front of the fake engine, for tests that need no text.
 //
 // fake_server [--key KEY]... [--port N] [--max-waiting N] [--shutdown-seconds N] [--idle-ms N]
-// [--ssl KEY CERT] [--step-us N]. Prints its URL; ends at SIGTERM as karez serve does.
+// [--ssl KEY CERT] [--step-us N] [--kv-role ROLE]. Prints its URL; ends at SIGTERM as karez serve
+// does.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@ int main(int argc, char** argv) {
   karez::FakeEngineOptions engine_options;
   options.http.port = 0;
   int shutdown_seconds = 1;
+  karez::KvRole role = karez::KvRole::kNone;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view flag = argv[i];
     const char* value = argv[i + 1];
@@ -42,6 +44,8 @@ int main(int argc, char** argv) {
       options.http.header_timeout = std::chrono::milliseconds(std::atoi(value));
     } else if (flag == "--body-ms") {
       options.http.body_timeout = std::chrono::milliseconds(std::atoi(value));
+    } else if (flag == "--kv-role") {
+      role = karez::parse_kv_role(value).value_or(karez::KvRole::kNone);
     } else if (flag == "--ssl-key") {
       options.http.ssl_key_file = value;
     } else if (flag == "--ssl-cert") {
@@ -72,7 +76,8 @@ int main(int argc, char** argv) {
                    .context_tokens = 100'000,
                    .block_tokens = 16,
                    .max_num_seqs = engine_options.max_running,
-                   .created_unix_seconds = 0};
+                   .created_unix_seconds = 0,
+                   .kv_role = role};
   (*server)->set_backend(backend);
   std::printf("%s\n", (*server)->url().c_str());
   std::fflush(stdout);

@@ -8,15 +8,18 @@ import source_tree
 MAY_INCLUDE = {
     "base": (),
     "kv": ("base",),
+    "remote": ("base", "kv"),
     "attention": ("base", "kv"),
     "compress": ("base", "kv", "attention"),
     "sampling": ("base",),
     "sched": ("base", "kv", "sampling"),
     "model": ("base", "kv", "attention", "sampling"),
     "spec": ("base", "kv", "sampling", "model"),
-    "engine": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec"),
+    "engine": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "remote"),
     "server": ("base", "sampling", "sched", "model", "engine"),
-    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "engine", "server"),
+    "route": ("base", "server"),
+    "cli": ("base", "kv", "attention", "compress", "sampling", "sched", "model", "spec", "remote", "engine", "server",
+            "route"),
 }
 # A folder inside a folder is stricter than the one around it: it may include itself and what begins
 # like one of these.

@@ -8,13 +8,15 @@ import source_tree
 RULES = (
     (re.compile(r"^(ggml|gguf|llama)([-.]|$).*"), "ggml and libllama",
      ("src/model/", "tests/support/")),
-    (re.compile(r"^CLI/"), "CLI11", ("src/cli/",)),
+    (re.compile(r"^CLI/"), "CLI11", ("src/cli/", "tests/unit/cli/")),
     (re.compile(r"^nlohmann/"), "nlohmann-json",
-     ("src/cli/", "src/engine/", "src/server/", "tests/", "fuzz/")),
+     ("src/cli/", "src/engine/", "src/server/", "src/route/", "tests/", "fuzz/")),
     (re.compile(r"^liburing"), "liburing", ("src/kv/tier/", "bench/tier_bench.cpp")),
-    (re.compile(r"^(boost|prometheus)/"), "the HTTP and metrics libraries", ("src/server/", "tests/")),
+    (re.compile(r"^uc[pst]/"), "UCX", ("src/remote/",)),
+    (re.compile(r"^(boost|prometheus)/"), "the HTTP and metrics libraries",
+     ("src/server/", "src/route/", "tests/")),
     (re.compile(r"^hiredis/"), "hiredis", ("src/kv/store/",)),
-    (re.compile(r"^openssl/"), "OpenSSL", ("src/server/", "src/kv/store/", "tests/")),
+    (re.compile(r"^openssl/"), "OpenSSL", ("src/remote/", "src/server/", "src/route/", "src/kv/store/", "tests/")),
 )
 
 

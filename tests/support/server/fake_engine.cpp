@@ -64,6 +64,15 @@ std::string FakeEngine::answer(const std::string& prompt_text) {
   return "The prompt has " + std::to_string(prompt_text.size()) + " bytes. ABCDEFGHIJKLMN.";
 }
 
+KvTransfer FakeEngine::produced() {
+  KvTransfer transfer;
+  transfer.remote_host = "127.0.0.1";
+  transfer.remote_port = 5600;
+  transfer.remote_engine_id = "fake-engine";
+  transfer.remote_request_id = "0123456789abcdef0123456789abcdef";
+  return transfer;
+}
+
 Expected<RequestId> FakeEngine::submit(Request request, Callback callback) {
   auto job = std::make_unique<Job>();
   for (const TokenId token : request.prompt) {
@@ -206,6 +215,10 @@ bool FakeEngine::step(Job& job) {
     }
     if (event.finished) {
       answer.finished = true;
+      const auto& transfer = job.request.kv_transfer;
+      if (transfer && transfer->role == KvTransfer::Role::kProduce) {
+        event.kv_transfer = produced();
+      }
       event.text += answer.stops.push(answer.assembler.finish()) + answer.stops.finish();
     }
     if (!event.text.empty() || event.finished) {

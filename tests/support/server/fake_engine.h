@@ -2,7 +2,7 @@
 //
 // The answer to a prompt is a fixed text of the prompt's length, written byte by byte. Commands in
 // the prompt's text: "<forever>" never ends by itself, "<fail>" fails after three tokens, "<emoji>"
-// answers with four-byte characters.
+// answers with four-byte characters. A request that produces KV ends with a made-up place of it.
 // Thread: as EngineClient; the steps run in a thread of its own.
 #pragma once
 
@@ -42,6 +42,8 @@ class FakeEngine final : public EngineClient {
   // No steps while paused: everything stays queued or running.
   void pause(bool paused);
 
+  // Where the KV of every request that produces is said to be.
+  static KvTransfer produced();
   // The answer to a prompt.
   static std::string answer(const std::string& prompt_text);
 

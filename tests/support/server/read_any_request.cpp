@@ -10,7 +10,8 @@ namespace karez::test {
 namespace {
 
 const ModelInfo& model() {
-  static const ModelInfo info = {.name = "m", .context_tokens = 4096, .max_num_seqs = 8};
+  static const ModelInfo info = {
+      .name = "m", .context_tokens = 4096, .max_num_seqs = 8, .kv_role = KvRole::kBoth};
   return info;
 }
 
@@ -34,6 +35,12 @@ void check_request(const Request& request) {
   KAREZ_CHECK(request.sampling.stop.size() <= 4, "there are few stop texts");
   KAREZ_CHECK(request.sampling.validate().has_value(), "the sampling parameters are valid");
   KAREZ_CHECK(request.cache_salt.starts_with("salt"), "the key's salt comes first");
+  if (const auto& transfer = request.kv_transfer;
+      transfer && transfer->role == KvTransfer::Role::kConsume) {
+    KAREZ_CHECK(transfer->remote_port >= 1 && transfer->remote_port <= 65'535 &&
+                    !transfer->remote_host.empty() && transfer->remote_request_id.size() == 32,
+                "it says where the KV is");
+  }
   if (!request.sampling.grammar.empty()) {
     KAREZ_CHECK(request.sampling.grammar.size() <= 512 * 1024, "grammars are bounded");
     // It may be too expensive, but that is for the sampler to say.

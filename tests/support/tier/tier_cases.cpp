@@ -9,6 +9,7 @@
 #include "kv/tier/disk_tier.h"
 #include "kv/tier/host_tier.h"
 #include "kv/tier/throttled_tier.h"
+#include "remote/remote_tier.h"
 #include "support/tier/fake_clock.h"
 #include "support/tier/faulty_tier.h"
 #include "support/tier/queued_tier.h"
@@ -56,6 +57,24 @@ Host make_host(std::size_t block_bytes, int num_extents, int num_workers) {
 
 TierUnderTest host(std::size_t block_bytes, int num_extents, int num_workers) {
   return {steady(), make_host(block_bytes, num_extents, num_workers).tier, {}, {}};
+}
+
+// Nothing is adopted: everything is the local tier's.
+TierUnderTest remote(std::size_t block_bytes, int num_extents) {
+  PeerPoolOptions options;
+  options.config.num_layers = 1;
+  options.config.num_kv_heads = 1;
+  options.config.head_dim = 1;
+  options.config.block_tokens = 16;
+  options.config.block_bytes = block_bytes;
+  options.config.kv_type = "f32";
+  options.config.index_kind = "none";
+  options.config.max_tokens = 16;
+  return {steady(),
+          std::make_unique<RemoteTier>(make_host(block_bytes, num_extents, 1).tier,
+                                       value_of(PeerPool::create(options))),
+          {},
+          {}};
 }
 
 TierUnderTest disk(std::size_t block_bytes, int num_extents) {
@@ -143,6 +162,7 @@ const std::vector<TierCase>& tier_cases() {
       {"HostThreeWorkers", false,
        [](std::size_t bytes, int extents) { return host(bytes, extents, 3); }},
       {"Disk", false, disk},
+      {"Remote", false, remote},
       {"Throttled", false, throttled},
       {"ThrottledOnRealTime", false, throttled_on_real_time},
       {"Queue", false, queue_over_host},

@@ -2,13 +2,9 @@
 // see of connections, streams and their ends.
 #include "server/server.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -20,6 +16,7 @@
 
 #include "support/server/fake_codec.h"
 #include "support/server/fake_engine.h"
+#include "support/server/raw_client.h"
 
 namespace karez {
 namespace {
@@ -28,57 +25,6 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-// A connection of a client; blocking.
-class Client {
- public:
-  explicit Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    is_open_ = connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-    EXPECT_TRUE(is_open_);
-  }
-  ~Client() { close(socket_); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-
-  void send(const std::string& bytes) const {
-    EXPECT_EQ(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-  // Empty: the server has closed the connection.
-  std::string receive() const {
-    std::array<char, 4096> buffer{};
-    const ssize_t count = recv(socket_, buffer.data(), buffer.size(), 0);
-    return {buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
-  }
-  std::string receive_all() const {
-    std::string all;
-    for (std::string part = receive(); !part.empty(); part = receive()) {
-      all += part;
-    }
-    return all;
-  }
-  void stop_sending() const { shutdown(socket_, SHUT_WR); }
-
- private:
-  int socket_;
-  bool is_open_ = false;
-};
-
-std::string get(const std::string& target, const std::string& headers = "") {
-  return "GET " + target + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers +
-         "\r\n";
-}
-
-std::string post(const std::string& target, const std::string& body,
-                 const std::string& headers = "Connection: close\r\n") {
-  return "POST " + target +
-         " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
-         headers + "\r\n" + body;
-}
 
 class ServerTest : public testing::Test {
  protected:
@@ -94,11 +40,12 @@ class ServerTest : public testing::Test {
     ServerBackend backend;
     backend.engine = &engine_;
     backend.codec = &codec_;
-    backend.model = {.name = "fake", .context_tokens = 100'000, .max_num_seqs = 32};
+    backend.model = {
+        .name = "fake", .context_tokens = 100'000, .max_num_seqs = 32, .kv_role = role_};
     server_->set_backend(backend);
   }
   std::string ask(const std::string& request) const {
-    const Client client(port_);
+    const RawClient client(port_);
     client.send(request);
     return client.receive_all();
   }
@@ -116,6 +63,7 @@ class ServerTest : public testing::Test {
 
   FakeCodec codec_;
   FakeEngine engine_;
+  KvRole role_ = KvRole::kNone;
   ServerOptions options_;
   std::unique_ptr<Server> server_;
   int port_ = 0;
@@ -145,6 +93,24 @@ TEST_F(ServerTest, StreamsAnAnswer) {
   EXPECT_THAT(answer, HasSubstr("data: [DONE]\n\n"));
 }
 
+// The two steps of a proxy, against one server that does both.
+TEST_F(ServerTest, AProxyTakesThePlaceOfTheKvFromTheFirstAnswerToTheSecond) {
+  role_ = KvRole::kBoth;
+  start_with_model();
+  const std::string first = ask(post("/v1/completions", R"({"prompt":"hi","max_tokens":1,
+      "kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}})"));
+  EXPECT_THAT(first, StartsWith("HTTP/1.1 200 "));
+  EXPECT_EQ(engine_.last_request().kv_transfer, KvTransfer{});
+  const Json answer = Json::parse(first.substr(first.find("\r\n\r\n")));
+  const Json second = {{"prompt", "hi"}, {"kv_transfer_params", answer["kv_transfer_params"]}};
+  const std::string decoded = ask(post("/v1/completions", second.dump()));
+  EXPECT_THAT(decoded, StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(decoded, Not(HasSubstr("kv_transfer_params")));
+  KvTransfer expected = FakeEngine::produced();
+  expected.role = KvTransfer::Role::kConsume;
+  EXPECT_EQ(engine_.last_request().kv_transfer, expected);
+}
+
 TEST_F(ServerTest, ClientsThatComeAndGoLeaveNothingBehind) {
   start_with_model();
   constexpr int kThreads = 6;
@@ -161,12 +127,12 @@ TEST_F(ServerTest, ClientsThatComeAndGoLeaveNothingBehind) {
                         StartsWith("HTTP/1.1 200 "));
             break;
           case 1: {  // leaves without reading
-            const Client client(port_);
+            const RawClient client(port_);
             client.send(post("/v1/completions", R"({"prompt":"<forever>")" + fields));
             break;
           }
           case 2: {  // leaves in the stream, or closes its sending side
-            const Client client(port_);
+            const RawClient client(port_);
             client.send(post("/v1/completions", R"({"prompt":"<forever>")" + fields));
             if (stream) {
               EXPECT_THAT(client.receive(), StartsWith("HTTP/1.1 200 "));
@@ -191,7 +157,7 @@ TEST_F(ServerTest, ClientsThatComeAndGoLeaveNothingBehind) {
 
 TEST_F(ServerTest, ShuttingDownCutsWhatDoesNotEndAndSaysSo) {
   start_with_model();
-  const Client client(port_);
+  const RawClient client(port_);
   client.send(post("/v1/completions", R"({"prompt":"<forever>","stream":true})", ""));
   EXPECT_THAT(client.receive(), StartsWith("HTTP/1.1 200 "));
   EXPECT_FALSE(server_->shut_down(milliseconds(50)));
@@ -201,7 +167,7 @@ TEST_F(ServerTest, ShuttingDownCutsWhatDoesNotEndAndSaysSo) {
 
 TEST_F(ServerTest, ShuttingDownLetsAnAnswerEnd) {
   start_with_model();
-  const Client client(port_);
+  const RawClient client(port_);
   client.send(post("/v1/completions", R"({"prompt":"hi","stream":true})", ""));
   const std::string first = client.receive();
   EXPECT_TRUE(server_->shut_down(std::chrono::seconds(60)));

@@ -1,0 +1,133 @@
+#include "engine/role_options.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+namespace karez {
+namespace {
+
+constexpr int kMaxPort = 65'535;
+constexpr std::int64_t kMaxLeaseSeconds = 86'400;
+constexpr std::size_t kMinSecretBytes = 16;
+constexpr std::size_t kMaxSecretBytes = 4096;
+
+template <typename Enum>
+struct Named {
+  std::string_view name;
+  Enum value;
+};
+
+constexpr std::array<Named<KvRole>, 3> kRoles = {{
+    {"kv_producer", KvRole::kProducer},
+    {"kv_consumer", KvRole::kConsumer},
+    {"kv_both", KvRole::kBoth},
+}};
+constexpr std::array<Named<KvAdmit>, 2> kAdmits = {{
+    {"full", KvAdmit::kFull},
+    {"sparse", KvAdmit::kSparse},
+}};
+constexpr std::array<Named<KvWireType>, 1> kWireTypes = {{
+    {"native", KvWireType::kNative},
+}};
+constexpr std::array<Named<KvLoadFailure>, 2> kLoadFailures = {{
+    {"fail", KvLoadFailure::kFail},
+    {"recompute", KvLoadFailure::kRecompute},
+}};
+
+template <typename Enum, std::size_t count>
+Expected<Enum> parse(std::string_view name, const std::array<Named<Enum>, count>& known) {
+  std::string allowed;
+  for (const Named<Enum>& one : known) {
+    if (one.name == name) {
+      return one.value;
+    }
+    allowed += (allowed.empty() ? "" : ", ") + std::string(one.name);
+  }
+  return fail(StatusCode::kInvalidArgument,
+              fmt::format("there is no '{}', allowed is {}", name, allowed));
+}
+
+template <typename Enum, std::size_t count>
+std::string_view name_of(Enum value, const std::array<Named<Enum>, count>& known) {
+  for (const Named<Enum>& one : known) {
+    if (one.value == value) {
+      return one.name;
+    }
+  }
+  return "none";
+}
+
+struct Address {
+  bool is_valid = false;
+  bool is_any = false;
+  bool is_loopback = false;
+};
+
+Address address_of(const std::string& host) {
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+    const std::uint32_t bits = ntohl(v4.s_addr);
+    return {true, bits == 0, bits >> 24U == 127};
+  }
+  in6_addr v6{};
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) {
+    return {true, IN6_IS_ADDR_UNSPECIFIED(&v6) != 0, IN6_IS_ADDR_LOOPBACK(&v6) != 0};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view to_string(KvRole role) { return name_of(role, kRoles); }
+Expected<KvRole> parse_kv_role(std::string_view name) { return parse(name, kRoles); }
+
+std::string_view to_string(KvAdmit admit) { return name_of(admit, kAdmits); }
+Expected<KvAdmit> parse_kv_admit(std::string_view name) { return parse(name, kAdmits); }
+
+std::string_view to_string(KvWireType type) { return name_of(type, kWireTypes); }
+Expected<KvWireType> parse_kv_wire_type(std::string_view name) { return parse(name, kWireTypes); }
+
+std::string_view to_string(KvLoadFailure policy) { return name_of(policy, kLoadFailures); }
+Expected<KvLoadFailure> parse_kv_load_failure(std::string_view name) {
+  return parse(name, kLoadFailures);
+}
+
+Expected<void> RoleOptions::validate() const {
+  if (!is_on()) {
+    return {};
+  }
+  const Address address = address_of(host);
+  if (!address.is_valid || address.is_any) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--kv-host is '{}', allowed are IP addresses of this machine that the "
+                            "peers can reach: they are told it",
+                            host));
+  }
+  if (port < 0 || port > kMaxPort) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--kv-port is {}, allowed are 0 (any free one) to {}", port, kMaxPort));
+  }
+  if (lease.count() < 1 || lease.count() > kMaxLeaseSeconds) {
+    return fail(StatusCode::kInvalidArgument, fmt::format("--kv-lease is {}, allowed are 1 to {}",
+                                                          lease.count(), kMaxLeaseSeconds));
+  }
+  if (peer_secret.empty() && !address.is_loopback) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("--kv-host is {}, which is not a loopback address: peers there must "
+                            "share a secret (--kv-peer-secret-file, or KAREZ_KV_SECRET)",
+                            host));
+  }
+  if (!peer_secret.empty() &&
+      (peer_secret.size() < kMinSecretBytes || peer_secret.size() > kMaxSecretBytes)) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("the peer secret has {} bytes, allowed are {} to {}",
+                            peer_secret.size(), kMinSecretBytes, kMaxSecretBytes));
+  }
+  return {};
+}
+
+}  // namespace karez

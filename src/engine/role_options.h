@@ -1,0 +1,65 @@
+// Which part of prefill and decode this process does, and how it moves KV to and from its peers.
+//
+// Plain values; the transport is elsewhere. Names and values as the flags of `karez serve` have
+// them. Thread: a value.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace karez {
+
+// vLLM's words.
+enum class KvRole {
+  kNone,      // prefills and decodes for itself
+  kProducer,  // prefills for consumers
+  kConsumer,  // decodes what producers have prefilled
+  kBoth,
+};
+std::string_view to_string(KvRole role);
+// "kv_producer", "kv_consumer", "kv_both". Fails: kInvalidArgument with the list.
+Expected<KvRole> parse_kv_role(std::string_view name);
+
+// What a consumer takes in before the first token.
+enum class KvAdmit {
+  kFull,    // the whole KV
+  kSparse,  // key index, sink, recent window and predicted working set; the rest on demand
+};
+std::string_view to_string(KvAdmit admit);
+Expected<KvAdmit> parse_kv_admit(std::string_view name);
+
+// How blocks travel.
+enum class KvWireType { kNative };  // as they are stored
+std::string_view to_string(KvWireType type);
+Expected<KvWireType> parse_kv_wire_type(std::string_view name);
+
+// What becomes of a request whose KV cannot be had any more. vLLM's words.
+enum class KvLoadFailure {
+  kFail,       // it ends with an error
+  kRecompute,  // the consumer prefills it itself
+};
+std::string_view to_string(KvLoadFailure policy);
+Expected<KvLoadFailure> parse_kv_load_failure(std::string_view name);
+
+struct RoleOptions {
+  KvRole role = KvRole::kNone;
+  std::string host = "127.0.0.1";  // an IP address: peers connect to it, so it is told to them
+  int port = 5600;                 // 0: any free one
+  std::string peer_secret;         // equal on all peers; empty only on loopback
+  KvAdmit admit = KvAdmit::kFull;
+  KvWireType wire_type = KvWireType::kNative;
+  KvLoadFailure load_failure = KvLoadFailure::kFail;
+  std::chrono::seconds lease{30};  // that a producer keeps KV for a consumer it does not hear of
+
+  bool is_on() const { return role != KvRole::kNone; }
+  bool produces() const { return role == KvRole::kProducer || role == KvRole::kBoth; }
+  bool consumes() const { return role == KvRole::kConsumer || role == KvRole::kBoth; }
+
+  // Fails: kInvalidArgument naming the flag, its value and what is allowed.
+  Expected<void> validate() const;
+};
+
+}  // namespace karez

@@ -1,0 +1,77 @@
+#include "remote/export_memory.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "remote/export_memory_impl.h"
+
+namespace karez {
+
+Expected<std::shared_ptr<ExportMemory>> ExportMemory::create(std::size_t bytes,
+                                                             const ExportMemoryOptions& options) {
+  KAREZ_CHECK(bytes > 0, "exported memory has at least one byte");
+  Expected<Arena> arena = Arena::create(bytes);  // also says whether the machine has so much
+  if (!arena) {
+    return fail(arena.error());
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->why_private = "it was not asked for";
+  if (options.share) {
+    if (std::optional<Status> problem = impl->share(bytes)) {
+      impl->why_private = problem->message();
+    }
+  }
+  if (!impl->shared) {
+    impl->private_memory.emplace(std::move(*arena));
+  }
+  return std::shared_ptr<ExportMemory>(new ExportMemory(std::move(impl)));
+}
+
+std::optional<Status> ExportMemory::Impl::share(std::size_t bytes) {
+  Expected<std::shared_ptr<UcxContext>> context =
+      UcxContext::create(UCP_FEATURE_RMA, kSharedMemoryTransport);
+  if (!context) {
+    return context.error();
+  }
+  Expected<std::unique_ptr<UcxWorker>> made_worker = UcxWorker::create(*context);
+  if (!made_worker) {
+    return made_worker.error();
+  }
+  Expected<std::vector<std::byte>> made_address = (*made_worker)->address();
+  if (!made_address) {
+    return made_address.error();
+  }
+  Expected<std::unique_ptr<UcxMemory>> memory = UcxMemory::allocate(*context, bytes);
+  if (!memory) {
+    return memory.error();
+  }
+  Expected<std::vector<std::byte>> made_key = (*memory)->packed_key();
+  if (!made_key) {
+    return made_key.error();
+  }
+  worker = std::move(*made_worker);
+  worker_address = std::move(*made_address);
+  key = std::move(*made_key);
+  shared = std::move(*memory);
+  return std::nullopt;
+}
+
+ExportMemory::ExportMemory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ExportMemory::~ExportMemory() = default;
+
+std::span<std::byte> ExportMemory::bytes() const {
+  return impl_->shared ? impl_->shared->bytes() : impl_->private_memory->bytes();
+}
+
+Arena ExportMemory::arena(std::shared_ptr<ExportMemory> memory) {
+  const std::span<std::byte> bytes = memory->bytes();
+  return Arena::borrow(bytes, std::move(memory));
+}
+
+bool ExportMemory::is_shared() const { return impl_->shared != nullptr; }
+const std::string& ExportMemory::why_private() const { return impl_->why_private; }
+
+}  // namespace karez

@@ -1,0 +1,46 @@
+// ExportMemory: memory of which blocks are exported. Where the machine allows it, consumers on this
+// machine map it and read it without a word to this process.
+//
+// Thread: immutable after create(); the bytes are the caller's to synchronise.
+// Owns: the memory, until it and all arenas over it are gone.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/arena.h"
+#include "base/status.h"
+
+namespace karez {
+
+struct ExportMemoryOptions {
+  bool share = true;  // false: other processes get blocks in messages only
+};
+
+class ExportMemory {
+ public:
+  // bytes > 0. If the memory cannot be shared (a small /dev/shm, say) it is private, and
+  // why_private() says the reason. Fails: kResourceExhausted if the machine does not have so much.
+  static Expected<std::shared_ptr<ExportMemory>> create(std::size_t bytes,
+                                                        const ExportMemoryOptions& options = {});
+  ~ExportMemory();
+  ExportMemory(const ExportMemory&) = delete;
+  ExportMemory& operator=(const ExportMemory&) = delete;
+
+  std::span<std::byte> bytes() const;
+  // Over all of it, for the tier that keeps blocks there; keeps the memory alive.
+  static Arena arena(std::shared_ptr<ExportMemory> memory);
+  bool is_shared() const;
+  const std::string& why_private() const;
+
+  class Impl;
+  Impl& impl() { return *impl_; }  // for KvExporter
+
+ private:
+  explicit ExportMemory(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace karez

@@ -1,0 +1,151 @@
+// PeerConnection: one exporter as the consumer sees it: handshake, manifests, leases, and blocks
+// in messages. Knows no transport.
+//
+// Thread: one owner thread. What it sends goes out through `send`; what has come of it is fetched
+// with the take functions.
+// Owns: manifests under way, leases. Memory of reads is lent until their result is there.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "remote/peer_pool.h"
+#include "remote/wire_messages.h"
+
+namespace karez {
+
+class PeerConnection {
+ public:
+  using Send = std::function<void(std::vector<std::byte>)>;
+  struct FetchEnd {
+    FetchId fetch;
+    Expected<Manifest> outcome;  // its lease is not set
+    std::uint64_t lease = 0;     // of a manifest; the exporter's name for it
+  };
+
+  // Says hello at once. The options must outlive it.
+  PeerConnection(const PeerPoolOptions& options, PeerPoolStats& stats, Send send,
+                 Clock::TimePoint now);
+
+  void on_frame(std::span<const std::byte> bytes, Clock::TimePoint now);
+  // Everything under way fails.
+  void on_broken(const Status& status);
+  // Deadlines and heartbeats. When to be called again at the latest.
+  Clock::TimePoint tick(Clock::TimePoint now);
+
+  bool is_ready() const { return state_ == State::kReady; }
+  bool is_broken() const { return state_ == State::kBroken; }
+  // Why it is broken.
+  const Status& problem() const { return problem_; }
+  // Once, after the handshake.
+  std::optional<ReadyMessage> take_ready() { return std::exchange(new_ready_, std::nullopt); }
+
+  void fetch(FetchId id, const RequestKey& key, std::uint64_t epoch, Clock::TimePoint deadline);
+  void cancel_fetch(FetchId id);
+  void take_fetches(std::vector<FetchEnd>& ends);
+
+  bool is_alive(std::uint64_t lease, Clock::TimePoint now) const;
+  void release(std::uint64_t lease);
+  int num_leases() const { return static_cast<int>(leases_.size()); }
+
+  // Takes them; flush() sends what may be sent.
+  void read(std::uint64_t lease, const RemoteRead& read);
+  void flush(Clock::TimePoint now);
+  void cancel_reads();
+  void take_reads(std::vector<RemoteReadResult>& results);
+
+ private:
+  enum class State { kGreeting, kConfirming, kReady, kBroken };
+  struct Fetch {
+    FetchId id;
+    RequestKey key;
+    std::uint64_t epoch = 0;
+    Clock::TimePoint deadline;
+    bool was_sent = false;
+    std::uint64_t lease = 0;  // 0: the manifest has not come
+    Manifest manifest;
+    std::vector<std::byte> block_bytes;  // the section as it comes
+    std::deque<FetchPartMessage> missing;
+    std::map<std::uint64_t, FetchPartMessage> asked;  // index: request
+  };
+  struct Lease {
+    Clock::TimePoint valid_until;
+  };
+  struct Heartbeat {
+    Clock::TimePoint sent;
+    std::vector<std::uint64_t> leases;
+  };
+  struct Reading {
+    RemoteRead read;
+    int blocks_left = 0;
+  };
+  struct BlockOfRead {
+    std::uint64_t reading = 0;
+    int block = 0;
+  };
+  struct ReadMessage {
+    std::uint64_t lease = 0;
+    Clock::TimePoint deadline;
+    std::vector<BlockOfRead> blocks;
+  };
+
+  void take_hello_reply(const WireFrame& frame);
+  void take_ready(const WireFrame& frame);
+  void take_manifest(const WireFrame& frame, Clock::TimePoint now);
+  void take_part(const WireFrame& frame);
+  void take_heartbeat_ack(const WireFrame& frame);
+  void take_block_data(const WireFrame& frame);
+  void take_error(const WireFrame& frame);
+  void break_off(const Status& status);
+
+  Fetch* fetch_of_request(std::uint64_t request);
+  void send_fetch(Fetch& fetch);
+  void plan_parts(Fetch& fetch, const ManifestMessage& manifest);
+  void ask_parts(Fetch& fetch);
+  std::span<std::byte> section_of(Fetch& fetch, ManifestSection section);
+  void end_fetch(std::uint64_t key, Expected<Manifest> outcome);
+  void lose_lease(std::uint64_t lease);
+  void finish_block(std::uint64_t reading, TransferStatus status);
+  void fail_all_reads(TransferStatus status);
+  void fail_reads_of(std::uint64_t lease, TransferStatus status);
+  void send_heartbeats(Clock::TimePoint now);
+  void expire(Clock::TimePoint now);
+  Clock::TimePoint next_tick() const;
+  std::uint64_t next_request() { return ++last_request_; }
+
+  const PeerPoolOptions& options_;
+  PeerPoolStats& stats_;
+  Send send_;
+  State state_ = State::kGreeting;
+  Status problem_;
+  Nonce nonce_ = {};
+  Clock::TimePoint connect_deadline_;
+  Clock::Duration lease_duration_ = {};
+  std::optional<ReadyMessage> new_ready_;
+  std::uint64_t last_request_ = 0;
+
+  std::map<std::uint64_t, Fetch> fetches_;  // index: request of its fetch message
+  std::vector<FetchEnd> fetch_ends_;
+  std::unordered_map<std::uint64_t, Lease> leases_;
+  Clock::TimePoint next_heartbeat_ = Clock::TimePoint::max();
+  std::map<std::uint64_t, Heartbeat> heartbeats_;  // unanswered; index: request
+
+  std::uint64_t last_reading_ = 0;
+  std::unordered_map<std::uint64_t, Reading> readings_;
+  std::map<std::uint64_t, std::deque<BlockOfRead>> waiting_;  // index: lease
+  std::uint64_t last_served_lease_ = 0;
+  std::map<std::uint64_t, ReadMessage> read_messages_;  // index: request
+  std::vector<RemoteReadResult> read_results_;
+};
+
+}  // namespace karez

@@ -1,0 +1,357 @@
+// Prompts that one engine prefills and another decodes, against one engine that does both. The fake
+// runner's tokens are a hash of all keys and values that a row may see, so one wrong, stale or
+// missing block changes every token after it.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kv/tier/host_tier.h"
+#include "remote/remote_tier.h"
+#include "support/fake_vocabulary.h"
+#include "support/paged_fake_runner.h"
+
+namespace karez::test {
+namespace {
+
+constexpr int kVocabSize = 40;
+constexpr int kNumLayers = 4;
+constexpr std::int64_t kPoolSlots = 4000;
+
+// One layer with a window among layers without: two groups of blocks.
+KVCacheSpec spec() {
+  std::vector<int> windows(kNumLayers, 0);
+  windows[1] = 40;
+  return PagedFakeRunner::kv_spec(windows);
+}
+
+PeerConfig peer_config() {
+  PeerConfig config;
+  config.num_layers = kNumLayers;
+  config.num_kv_heads = 1;
+  config.head_dim = 16;
+  config.block_tokens = kBlockSize;
+  config.block_bytes = spec().slot_bytes();
+  config.kv_type = "bf16";
+  config.index_kind = "none";
+  config.max_tokens = 2000;
+  return config;
+}
+
+std::int64_t bytes_of(std::int64_t blocks) {
+  return blocks * static_cast<std::int64_t>(spec().slot_bytes());
+}
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  GenerationEvent last;
+};
+
+// The answers to one request; `begun` is called with its first token.
+class Client {
+ public:
+  Client(Engine& engine, const Request& request, std::function<void()> begun = {})
+      : num_open_(request.num_choices), begun_(std::move(begun)) {
+    id_ = engine.submit(request, [this](const GenerationEvent& event) { take(event); }).value();
+  }
+  std::map<int, Answer> wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return num_open_ == 0; });
+    return answers_;
+  }
+  RequestId id() const { return id_; }
+
+ private:
+  void take(const GenerationEvent& event) {
+    if (begun_ && !event.tokens.empty()) {
+      std::exchange(begun_, {})();
+    }
+    const std::lock_guard lock(mutex_);
+    Answer& answer = answers_[event.choice];
+    for (const GeneratedToken& token : event.tokens) {
+      answer.tokens.push_back(token.chosen.token);
+    }
+    answer.last = event;
+    num_open_ -= event.finished ? 1 : 0;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int, Answer> answers_;
+  int num_open_;
+  std::function<void()> begun_;
+  RequestId id_ = 0;
+};
+
+Request request_of(int prompt_tokens, int max_tokens, TokenId first = 3) {
+  Request request;
+  for (int i = 0; i < prompt_tokens; ++i) {
+    request.prompt.push_back((first + i * 7 + i / 11) % kVocabSize);
+  }
+  request.max_tokens = max_tokens;
+  request.ignore_eos = true;
+  return request;
+}
+
+class SplitEngine : public testing::TestWithParam<KvAdmit> {
+ protected:
+  SplitEngine() {
+    options_.context_tokens = 2000;
+    options_.scheduler.max_num_batched_tokens = 64;
+    options_.prefix_cache = false;
+  }
+
+  std::unique_ptr<Engine> plain() {
+    auto kv = KVCacheManager::create(spec(), bytes_of(kPoolSlots)).value();
+    return Engine::create(options_, std::make_unique<PagedFakeRunner>(kVocabSize), std::move(kv),
+                          vocabulary_)
+        .value();
+  }
+
+  void start_producer(Clock::Duration lease = std::chrono::seconds(30)) {
+    auto memory = ExportMemory::create(static_cast<std::size_t>(bytes_of(kPoolSlots))).value();
+    HostTierOptions host{.block_bytes = spec().slot_bytes(), .num_workers = 0};
+    auto tier = HostTier::create(host, ExportMemory::arena(memory)).value();
+    const std::int64_t extent_bytes = tier->capacity().extent_bytes;
+    auto kv = KVCacheManager::create(spec(), bytes_of(kPoolSlots), std::move(tier)).value();
+    KvExporterOptions exporter;
+    exporter.config = peer_config();
+    exporter.lease_duration = lease;
+    KvPeers peers;
+    peers.producer = std::make_unique<KvProducer>(
+        *kv, nullptr, memory, KvExporter::create(exporter, memory).value(),
+        KvProducer::Options{"127.0.0.1", "producer", extent_bytes});
+    producer_ = create(std::move(kv), std::move(peers));
+  }
+
+  void start_consumer(KvLoadFailure policy, std::int64_t num_slots = kPoolSlots) {
+    KvPeers peers;
+    PeerPoolOptions pool;
+    pool.config = peer_config();
+    pool.connect_timeout = std::chrono::seconds(2);
+    const std::shared_ptr<PeerPool> peer_pool = PeerPool::create(pool).value();
+    HostTierOptions host{.block_bytes = spec().slot_bytes(),
+                         .capacity_bytes = bytes_of(kPoolSlots),
+                         .num_workers = 0};
+    auto tier = std::make_unique<RemoteTier>(HostTier::create(host).value(), peer_pool,
+                                             RemoteTierOptions{.max_adopted_extents = 4000});
+    RemoteTier* remote = tier.get();
+    auto kv = KVCacheManager::create(spec(), bytes_of(num_slots), std::move(tier)).value();
+    peers.consumer = std::make_unique<KvConsumer>(*kv, nullptr, peer_pool, remote,
+                                                  KvConsumer::Options{GetParam(), kVocabSize});
+    peers.load_failure = policy;
+    consumer_ = create(std::move(kv), std::move(peers));
+  }
+
+  std::unique_ptr<Engine> create(std::unique_ptr<KVCacheManager> kv, KvPeers peers) {
+    auto loader = std::make_unique<BlockLoader>();
+    auto runner = std::make_unique<PagedFakeRunner>(kVocabSize);
+    runner->selection_listener = loader.get();
+    runner->before_forward = [raw = kv.get()](int call) {
+      const std::string problem = call % 8 == 0 ? raw->check_invariants() : "";
+      EXPECT_EQ(problem, "");
+      return problem.empty();
+    };
+    return Engine::create(options_, std::move(runner), std::move(kv), vocabulary_, nullptr,
+                          std::move(loader), nullptr, nullptr, std::move(peers))
+        .value();
+  }
+
+  // What the producer answers to the first of the two steps.
+  KvTransfer prefill(Request request) {
+    request.max_tokens = 1;
+    request.num_choices = 1;
+    request.kv_transfer.emplace();
+    const Answer answer = Client(*producer_, request).wait().at(0);
+    EXPECT_TRUE(answer.last.kv_transfer.has_value());
+    KvTransfer transfer = answer.last.kv_transfer.value_or(KvTransfer{});
+    transfer.role = KvTransfer::Role::kConsume;
+    return transfer;
+  }
+  void expect_alone(const Request& request, const std::map<int, Answer>& answers) {
+    Request alone = request;
+    alone.kv_transfer.reset();
+    const auto engine = plain();
+    const auto wanted = Client(*engine, alone).wait();
+    ASSERT_EQ(answers.size(), wanted.size());
+    for (const auto& [choice, answer] : wanted) {
+      EXPECT_EQ(answers.at(choice).last.finished, FinishReason::kLength);
+      EXPECT_EQ(answers.at(choice).tokens, answer.tokens) << "choice " << choice;
+    }
+  }
+  // Until the engine says so, or a generous time has passed.
+  static bool comes_true(const Engine& engine,
+                         const std::function<bool(const EngineStats&)>& what) {
+    for (int i = 0; i < 2000; ++i) {
+      if (what(engine.stats())) {
+        return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+  static bool is_empty(const EngineStats& stats) {
+    return stats.slots_used == 0 && stats.peers.consumer.pool.leases == 0 &&
+           stats.peers.producer.port.exports == 0;
+  }
+
+  EngineOptions options_;
+  FakeVocabulary vocabulary_{kVocabSize};
+  std::unique_ptr<Engine> producer_;
+  std::unique_ptr<Engine> consumer_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Admit, SplitEngine, testing::Values(KvAdmit::kFull, KvAdmit::kSparse),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+TEST_P(SplitEngine, AnswersAreThoseOfOneProcess) {
+  start_producer();
+  start_consumer(KvLoadFailure::kFail);
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (const int prompt_tokens : {2, 16, 17, 64, 65, 66, 129, 400}) {
+    Request request = request_of(prompt_tokens, 20, prompt_tokens);
+    request.kv_transfer = prefill(request);
+    requests.push_back(request);
+  }
+  for (const Request& request : requests) {
+    clients.push_back(std::make_unique<Client>(*consumer_, request));
+  }
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto answers = clients[i]->wait();
+    expect_alone(requests[i], answers);
+    EXPECT_EQ(answers.at(0).last.cached_tokens, static_cast<int>(requests[i].prompt.size()));
+  }
+  EXPECT_TRUE(comes_true(*consumer_, is_empty));
+  EXPECT_TRUE(comes_true(*producer_, is_empty));
+  const EngineStats stats = consumer_->stats();
+  EXPECT_EQ(stats.peers.consumer.admitted, 8);
+  EXPECT_EQ(stats.peers.consumer.failed, 0);
+  if (GetParam() == KvAdmit::kSparse) {
+    EXPECT_LT(stats.peers.consumer.bytes_admitted, stats.peers.consumer.bytes_full / 2);
+  }
+}
+
+TEST_P(SplitEngine, SeveralChoicesShareWhatCame) {
+  start_producer();
+  start_consumer(KvLoadFailure::kFail);
+  Request request = request_of(200, 12);
+  request.num_choices = 3;
+  request.kv_transfer = prefill(request);
+  const auto answers = Client(*consumer_, request).wait();
+  expect_alone(request, answers);
+  EXPECT_TRUE(comes_true(*consumer_, is_empty));
+}
+
+TEST_P(SplitEngine, MoreThanTheFastTierHoldsComeOneAfterAnother) {
+  start_producer();
+  start_consumer(KvLoadFailure::kFail, 260);  // two prompts of 400 tokens take 2 x 91 slots
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 6; ++i) {
+    requests.push_back(request_of(400, 30, i));
+    requests.back().kv_transfer = prefill(requests.back());
+  }
+  for (const Request& request : requests) {
+    clients.push_back(std::make_unique<Client>(*consumer_, request));
+  }
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    expect_alone(requests[i], clients[i]->wait());
+  }
+  EXPECT_TRUE(comes_true(*consumer_, is_empty));
+}
+
+TEST_P(SplitEngine, AProducerThatIsGoneIsAnErrorOrComputedAgain) {
+  for (const KvLoadFailure policy : {KvLoadFailure::kFail, KvLoadFailure::kRecompute}) {
+    start_producer();
+    start_consumer(policy);
+    Request request = request_of(150, 10);
+    request.kv_transfer = prefill(request);
+    producer_.reset();
+    const auto answers = Client(*consumer_, request).wait();
+    if (policy == KvLoadFailure::kFail) {
+      EXPECT_EQ(answers.at(0).last.finished, FinishReason::kError);
+      ASSERT_TRUE(answers.at(0).last.error.has_value());
+    } else {
+      expect_alone(request, answers);
+    }
+    EXPECT_TRUE(comes_true(*consumer_, is_empty));
+    EXPECT_EQ(consumer_->stats().peers.consumer.failed, 1);
+  }
+}
+
+TEST_P(SplitEngine, AProducerThatDiesInTheMiddleLeavesRightAnswersOrErrors) {
+  for (const KvLoadFailure policy : {KvLoadFailure::kFail, KvLoadFailure::kRecompute}) {
+    start_producer();
+    // Sparse: too small to have read everything before the producer is gone.
+    start_consumer(policy, GetParam() == KvAdmit::kSparse ? 120 : kPoolSlots);
+    Request request = request_of(700, 200);
+    request.kv_transfer = prefill(request);
+    std::promise<void> begun;
+    Client client(*consumer_, request, [&] { begun.set_value(); });
+    std::thread killer([&] {
+      begun.get_future().wait();
+      producer_.reset();
+    });
+    const auto answers = client.wait();
+    killer.join();
+    const GenerationEvent& last = answers.at(0).last;
+    if (last.finished == FinishReason::kError) {
+      EXPECT_EQ(policy, KvLoadFailure::kFail);
+      EXPECT_EQ(GetParam(), KvAdmit::kSparse) << "what is admitted in full needs nobody";
+    } else {
+      expect_alone(request, answers);
+    }
+    EXPECT_TRUE(comes_true(*consumer_, is_empty));
+    const Request local = request_of(90, 10);
+    expect_alone(local, Client(*consumer_, local).wait());
+  }
+}
+
+TEST_P(SplitEngine, AnotherPromptThanThatOfTheKvIsRefused) {
+  start_producer();
+  start_consumer(KvLoadFailure::kFail);
+  Request request = request_of(150, 10);
+  request.kv_transfer = prefill(request);
+  request.prompt[70] += 1;
+  const auto answers = Client(*consumer_, request).wait();
+  ASSERT_EQ(answers.at(0).last.finished, FinishReason::kError);
+  EXPECT_NE(answers.at(0).last.error->message().find("differ from token 70"), std::string::npos)
+      << answers.at(0).last.error->message();
+  EXPECT_TRUE(comes_true(*consumer_, is_empty));
+  EXPECT_TRUE(comes_true(*producer_, is_empty));
+}
+
+TEST_P(SplitEngine, WhatNobodyFetchesIsFreedWithItsLease) {
+  start_producer(std::chrono::milliseconds(300));
+  prefill(request_of(150, 10));
+  EXPECT_TRUE(comes_true(*producer_, is_empty));
+  EXPECT_EQ(producer_->stats().peers.producer.expired, 1);
+}
+
+TEST_P(SplitEngine, CancelledRequestsGiveEverythingBack) {
+  start_producer(std::chrono::seconds(1));  // what was cancelled unfetched waits for its end
+  start_consumer(KvLoadFailure::kFail);
+  for (int i = 0; i < 8; ++i) {
+    Request request = request_of(600, 400, i);
+    request.kv_transfer = prefill(request);
+    Client client(*consumer_, request);
+    std::this_thread::sleep_for(std::chrono::milliseconds(i));  // in another phase each time
+    consumer_->cancel(client.id());
+    EXPECT_EQ(client.wait().at(0).last.finished, FinishReason::kCancelled);
+  }
+  EXPECT_TRUE(comes_true(*consumer_, is_empty));
+  EXPECT_TRUE(comes_true(*producer_, is_empty));
+}
+
+}  // namespace
+}  // namespace karez::test
