@@ -21,7 +21,6 @@
 #include "engine/vocabulary.h"
 #include "kv/kv_cache_manager.h"
 #include "model/ggml_model_runner.h"
-#include "model/gguf_file.h"
 #include "model/model_config.h"
 #include "model/tokenizer.h"
 #include "server/server.h"
@@ -31,14 +30,6 @@ namespace karez {
 namespace {
 
 constexpr std::int64_t kDefaultContexts = 8;
-
-Expected<ModelConfig> config_of(const std::string& path) {
-  auto file = GgufFile::open(path);
-  if (!file) {
-    return fail(std::move(file.error()));
-  }
-  return read_model_config(*file);
-}
 
 Expected<int> context_of(const ServeFlags& flags, const ModelConfig& config) {
   if (flags.context_tokens == 0) {
@@ -103,7 +94,7 @@ Expected<int> serve(const ServeFlags& typed) {
   const ServeOptions& options = *checked;
 
   // Everything that can be wrong with the flags is found before the server listens.
-  auto config = config_of(options.flags.model_path);
+  auto config = read_model_config(options.flags.model_path);
   if (!config) {
     return fail(std::move(config.error()));
   }

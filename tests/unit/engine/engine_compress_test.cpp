@@ -26,7 +26,7 @@
 #include "support/tier/faulty_tier.h"
 
 namespace karez::test {
-namespace {
+namespace engine_compress_test {
 
 using ::testing::HasSubstr;
 
@@ -596,5 +596,5 @@ TEST_F(EngineCompressed, TheMapOfACompressedSequenceHasAllItsCells) {
   EXPECT_GT(in_layer(1, KvMap::kNowhere), 10);
 }
 
-}  // namespace
+}  // namespace engine_compress_test
 }  // namespace karez::test

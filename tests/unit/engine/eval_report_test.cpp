@@ -9,7 +9,7 @@
 #include <string>
 
 namespace karez {
-namespace {
+namespace eval_report_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -178,5 +178,5 @@ TEST(EvalReport, ThePlotOfCompressionIsOverBytesAndHasALineForEachWay) {
   }
 }
 
-}  // namespace
+}  // namespace eval_report_test
 }  // namespace karez

@@ -19,7 +19,7 @@
 #include "support/temporary_file.h"
 
 namespace karez {
-namespace {
+namespace on_miss_test {
 
 using test::FakeVocabulary;
 using test::TemporaryFile;
@@ -177,5 +177,5 @@ TEST_F(OnMissEngine, WhatABoundLeavesOutIsCountedForTheRequestAndTheEngine) {
   }
 }
 
-}  // namespace
+}  // namespace on_miss_test
 }  // namespace karez
