@@ -7,12 +7,12 @@
 # in place of the anonymous one. CMake itself leaves out sources with compile options of their own.
 if(CMAKE_UNITY_BUILD)
   # Its sources are included by a main file, which is what g++ takes for a header here.
-  add_compile_options(-Wno-subobject-linkage)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 
 # Sources that share names on purpose, or mean different things by a name that is right in both.
 set(karez_compiled_alone
-  "src/attention/row_selector\\.cpp" # Scratch, as row_ranker.cpp; kJobsPerThread, as work_plan.cpp
+  "src/attention/row_selector\\.cpp"  # Scratch, as row_ranker.cpp; kJobsPerThread, as work_plan.cpp
   "src/engine/eval_report\\.cpp"     # kRowFormat, as bench_report.cpp
   "src/kv/tier/host_tier\\.cpp"      # limits of its own options, as disk_tier.cpp
   "src/model/arch_.*\\.cpp"          # the same three functions for each architecture
