@@ -3,6 +3,7 @@
 #   optimised: the tests on the models, with real clients, of the kernels, and the random ones;
 #   under AddressSanitizer and UndefinedBehaviorSanitizer: unit tests, and the random ones again;
 #   under ThreadSanitizer: what runs on several threads; and the format of the sources.
+# All but --quick compiles several sources at a time (cmake/unity.cmake), in builds of its own.
 #
 #   scripts/test.sh          everything (about 35 minutes on 2 cores after set-up)
 #   scripts/test.sh --quick  unit tests only
@@ -15,7 +16,7 @@ quick=0
 case "${1:-}" in
   "") ;;
   --quick) quick=1 ;;
-  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) echo "test.sh: unknown argument '$1'; allowed: --quick, --help" >&2; exit 2 ;;
 esac
 
@@ -65,7 +66,7 @@ run_unit() {
 }
 run_optimised() {
   # Of the unit tests only unit_attention: the others were not built.
-  build dev karez_optimised_tests && run dev -E '^(unit_[^a]|property_tier)' -j "$jobs"
+  build test karez_optimised_tests && run test -E '^(unit_[^a]|property_tier)' -j "$jobs"
 }
 run_asan() {
   build asan karez_fast_tests && run asan -L '^(unit|property)$' -j "$jobs"

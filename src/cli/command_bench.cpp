@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "cli/bench_progress.h"
 #include "cli/commands.h"
+#include "cli/flag_checks.h"
 #include "cli/report.h"
 #include "cli/sparse_flags.h"
 #include "cli/text_file.h"
@@ -27,7 +28,6 @@ namespace {
 
 constexpr int kMaxDepth = 1 << 24;
 constexpr int kMaxConcurrency = 256;  // libllama's limit as well
-constexpr int kMaxThreads = 512;
 constexpr int kMaxSteps = 100000;
 constexpr std::size_t kMaxPromptBytes = 256 * kMiB;
 

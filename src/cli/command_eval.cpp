@@ -17,6 +17,7 @@
 #include "cli/bench_progress.h"
 #include "cli/commands.h"
 #include "cli/eval_generate_flags.h"
+#include "cli/flag_checks.h"
 #include "cli/report.h"
 #include "cli/sparse_flags.h"
 #include "cli/text_file.h"
@@ -26,8 +27,6 @@
 namespace karez {
 namespace {
 
-constexpr int kMaxTokens = 1 << 24;
-constexpr int kMaxThreads = 512;
 constexpr std::size_t kMaxTextBytes = 256 * kMiB;
 
 struct EvalFlags {

@@ -20,7 +20,6 @@
 #include "engine/generator.h"
 #include "kv/kv_cache_manager.h"
 #include "model/ggml_model_runner.h"
-#include "model/gguf_file.h"
 #include "model/llama_sampler.h"
 #include "model/model_config.h"
 #include "model/tokenizer.h"
@@ -30,14 +29,6 @@ namespace karez {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
-
-Expected<ModelConfig> config_of(const std::string& path) {
-  auto file = GgufFile::open(path);
-  if (!file) {
-    return fail(std::move(file.error()));
-  }
-  return read_model_config(*file);
-}
 
 Expected<int> context_of(const GenerateFlags& flags, const ModelConfig& config) {
   if (flags.context_tokens == 0) {
@@ -175,7 +166,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   const GenerateFlags& flags = options.flags;
 
   // Everything that can be wrong with the request is found before the weights are loaded.
-  auto config = config_of(flags.model_path);
+  auto config = read_model_config(flags.model_path);
   if (!config) {
     return fail(std::move(config.error()));
   }

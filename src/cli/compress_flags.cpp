@@ -6,10 +6,10 @@
 #include <limits>
 #include <utility>
 
+#include "cli/flag_checks.h"
+
 namespace karez {
 namespace {
-
-constexpr const char* kGroup = "Compression";
 
 Expected<int> to_int(const char* flag, std::int64_t value) {
   if (value < 0 || value > std::numeric_limits<int>::max()) {
@@ -19,19 +19,12 @@ Expected<int> to_int(const char* flag, std::int64_t value) {
   return static_cast<int>(value);
 }
 
-Expected<void> as_flag(Expected<void> result) {
-  if (!result) {
-    return fail(result.error().code(), "--" + result.error().message());
-  }
-  return {};
-}
-
 }  // namespace
 
 void add_compress_flags(CLI::App& command, CompressFlags& flags, const char* compress_help) {
-  command.add_flag("--compress", flags.compress, compress_help)->group(kGroup);
+  command.add_flag("--compress", flags.compress, compress_help)->group(kCompressionGroup);
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
-    return command.add_option(name, value, help)->type_name(type)->group(kGroup);
+    return command.add_option(name, value, help)->type_name(type)->group(kCompressionGroup);
   };
   add("--compress-keep", flags.keep, "RATIO", "Pairs of a window that are kept as they are")
       ->capture_default_str();
@@ -42,7 +35,8 @@ void add_compress_flags(CLI::App& command, CompressFlags& flags, const char* com
   add("--compress-per-step", flags.sequences_per_step, "N",
       "Sequences that are worked on in one step")
       ->capture_default_str();
-  command.add_flag("--compress-prompt", flags.prompt, "Prompts are compressed too")->group(kGroup);
+  command.add_flag("--compress-prompt", flags.prompt, "Prompts are compressed too")
+      ->group(kCompressionGroup);
   const CompressionOptions defaults;
   const auto choice = [&](const char* name, std::string& value, const char* help,
                           std::string_view default_name) {

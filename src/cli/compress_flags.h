@@ -13,6 +13,7 @@ class App;
 
 namespace karez {
 
+inline constexpr const char* kCompressionGroup = "Compression";  // in help texts
 inline constexpr const char* kNothingToCompress =
     "--compress: every layer of this model has a sliding window, there is nothing to compress";
 

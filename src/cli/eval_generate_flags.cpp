@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <string_view>
 
+#include "cli/compress_flags.h"
+#include "cli/flag_checks.h"
+
 namespace karez {
 namespace {
 
-constexpr const char* kGroup = "Compression";
 constexpr std::string_view kAll = "all";
 
 // Names without repetition; those of `all` for the name "all", the default one for none.
@@ -35,11 +37,6 @@ std::vector<std::string> names_of(const std::vector<std::string>& given,
   return names;
 }
 
-Expected<void> as_flag(const Expected<void>& result) {
-  return result ? Expected<void>()
-                : fail(result.error().code(), fmt::format("--{}", result.error().message()));
-}
-
 bool looks_at_neighbours(CompressScore score) {
   return score != CompressScore::kRecent && score != CompressScore::kRandom;
 }
@@ -54,9 +51,10 @@ void add_eval_generate_flags(CLI::App& command, EvalGenerateFlags& flags) {
                       "but the first 64)")
           ->type_name("N")
           ->expected(0, 1)
-          ->group(kGroup);
+          ->group(kCompressionGroup);
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
-    CLI::Option* option = command.add_option(name, value, help)->type_name(type)->group(kGroup);
+    CLI::Option* option =
+        command.add_option(name, value, help)->type_name(type)->group(kCompressionGroup);
     flags.others.push_back(option);
     return option;
   };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/flag_checks.h"
 #include "cli/kv_type_flags.h"
 #include "cli/text_file.h"
 #include "engine/default_threads.h"
@@ -15,17 +16,7 @@
 namespace karez {
 namespace {
 
-constexpr std::int64_t kMaxThreads = 512;  // ggml's limit
 constexpr std::size_t kMaxGrammarBytes = 1 << 20;
-
-Expected<int> in_range(std::string_view flag, std::int64_t value, std::int64_t low,
-                       std::int64_t high) {
-  if (value < low || value > high) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("{} is {}, allowed are {} to {}", flag, value, low, high));
-  }
-  return static_cast<int>(value);
-}
 
 Expected<void> fill_sampling(GenerateFlags& flags) {
   if (!flags.grammar_file.empty()) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/flag_checks.h"
 #include "cli/kv_type_flags.h"
 #include "cli/range_check.h"
 #include "engine/default_threads.h"
@@ -15,7 +16,6 @@
 namespace karez {
 namespace {
 
-constexpr std::int64_t kMaxThreads = 512;  // ggml's limit
 
 }  // namespace
 

@@ -4,21 +4,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/flag_checks.h"
 #include "kv/kv_types.h"
 
 namespace karez {
 namespace {
 
-constexpr std::int64_t kMaxTokens = 1 << 24;
 constexpr std::int64_t kMaxLayers = 4096;
-
-Expected<int> in_range(const char* flag, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value < low || value > high) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("{} is {}, allowed are {} to {}", flag, value, low, high));
-  }
-  return static_cast<int>(value);
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "cli/flag_checks.h"
 
 namespace karez {
 namespace {
@@ -14,15 +15,6 @@ namespace {
 constexpr std::int64_t kMaxNgram = 64;
 constexpr std::int64_t kMaxBudget = 1 << 24;
 constexpr std::int64_t kLeastBudget = 176;  // the recent window, the sink and two blocks
-
-Expected<int> in_range(std::string_view name, std::int64_t value, std::int64_t low,
-                       std::int64_t high) {
-  if (value < low || value > high) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("{} is {}, allowed are {} to {}", name, value, low, high));
-  }
-  return static_cast<int>(value);
-}
 
 // What --speculative-config says, as if it had been said by flags.
 Expected<SpecFlags> flags_of_config(const std::string& text, NgramOptions& ngram) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -27,8 +28,6 @@
 
 namespace karez {
 namespace {
-
-std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
@@ -338,7 +337,7 @@ class Bench {
       mode.labels.variant = variant.name();
     }
     mode.labels.engine = "karez";
-    mode.labels.model = file_name(options_.model_path);
+    mode.labels.model = std::filesystem::path(options_.model_path).filename().string();
     mode.labels.kv_mode = token_budget == 0 ? "dense" : "sparse";
     mode.labels.token_budget = token_budget;
     mode.labels.kv_type = to_string(type);
@@ -381,7 +380,7 @@ class Bench {
       peer = make_llama_bench_engine(*peer_, peer_settings_.step_tokens);
       BenchRun labels;
       labels.engine = "llama.cpp";
-      labels.model = file_name(options_.model_path);
+      labels.model = std::filesystem::path(options_.model_path).filename().string();
       labels.kv_type = peer_settings_.kv_type();
       labels.threads = options_.num_threads;
       subjects.push_back({.engine = peer.get(), .labels = labels});

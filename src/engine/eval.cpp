@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <span>
@@ -19,8 +20,6 @@
 
 namespace karez {
 namespace {
-
-std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
 
 // Rows [begin, end) cost what they read: a share that is alike for all, and their context.
 double row_cost(int begin, int end) {
@@ -130,7 +129,7 @@ class Evaluation {
   }
 
   void prepare_report() {
-    report_.model = file_name(options_.model_path);
+    report_.model = std::filesystem::path(options_.model_path).filename().string();
     report_.num_layers = config_.num_layers;
     report_.recent_window = options_.sparse.recent_window;
     report_.sink_tokens = options_.sparse.sink_tokens;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,14 @@
 #include "model/gguf_file.h"
 
 namespace karez {
+
+// From bytes of any alignment.
+template <typename T>
+T load_value(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
 
 struct GgufEntry {
   std::string_view key;

@@ -79,15 +79,8 @@ Expected<Mapping> map_file(const std::string& path) {
 }
 
 template <typename T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof(T));
-  return value;
-}
-
-template <typename T>
 std::optional<std::int64_t> load_int(const std::byte* from) {
-  const T value = load<T>(from);
+  const T value = load_value<T>(from);
   if (!std::in_range<std::int64_t>(value)) {
     return std::nullopt;
   }
@@ -210,7 +203,7 @@ Expected<std::int64_t> GgufFile::get_int(std::string_view key) const {
     if (found.type == GgufType::kU64) {
       return fail(StatusCode::kCorruption,
                   fmt::format("{}: key \"{}\" is {}, allowed are values up to {}", impl_->path,
-                              printable(key), load<std::uint64_t>(found.value.data()),
+                              printable(key), load_value<std::uint64_t>(found.value.data()),
                               std::numeric_limits<std::int64_t>::max()));
     }
   }
@@ -224,9 +217,9 @@ Expected<double> GgufFile::get_float(std::string_view key) const {
   }
   switch ((*entry)->type) {
     case GgufType::kF32:
-      return static_cast<double>(load<float>((*entry)->value.data()));
+      return static_cast<double>(load_value<float>((*entry)->value.data()));
     case GgufType::kF64:
-      return load<double>((*entry)->value.data());
+      return load_value<double>((*entry)->value.data());
     default:
       return impl_->wrong_type(**entry, "f32 or f64");
   }
@@ -240,7 +233,7 @@ Expected<bool> GgufFile::get_bool(std::string_view key) const {
   if ((*entry)->type != GgufType::kBool) {
     return impl_->wrong_type(**entry, "bool");
   }
-  return load<std::uint8_t>((*entry)->value.data()) != 0;
+  return load_value<std::uint8_t>((*entry)->value.data()) != 0;
 }
 
 Expected<std::string_view> GgufFile::get_string(std::string_view key) const {
@@ -304,7 +297,7 @@ Expected<std::vector<std::string_view>> GgufFile::get_string_array(std::string_v
   values.reserve(info->length);
   const char* at = reinterpret_cast<const char*>(entry.value.data());
   for (std::uint64_t i = 0; i < info->length; ++i) {
-    const auto length = load<std::uint64_t>(reinterpret_cast<const std::byte*>(at));
+    const auto length = load_value<std::uint64_t>(reinterpret_cast<const std::byte*>(at));
     values.emplace_back(at + sizeof(length), length);
     at += sizeof(length) + length;
   }

@@ -23,13 +23,6 @@ constexpr std::string_view kAlignmentKey = "general.alignment";
 
 static_assert(std::endian::native == std::endian::little, "GGUF is read in place");
 
-template <typename T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof(T));
-  return value;
-}
-
 class Parser {
  public:
   Parser(std::span<const std::byte> bytes, std::string_view file) : bytes_(bytes), file_(file) {}
@@ -58,7 +51,7 @@ class Parser {
     if (remaining() < sizeof(T)) {
       return std::nullopt;
     }
-    const T value = load<T>(bytes_.data() + position_);
+    const T value = load_value<T>(bytes_.data() + position_);
     position_ += sizeof(T);
     return value;
   }
@@ -335,7 +328,7 @@ class Parser {
         return corrupt("key \"{}\" has type {}, allowed is u32", kAlignmentKey,
                        to_string(entry->type));
       }
-      alignment = load<std::uint32_t>(entry->value.data());
+      alignment = load_value<std::uint32_t>(entry->value.data());
       if (alignment < kMinAlignment || !std::has_single_bit(alignment)) {
         return corrupt("key \"{}\" is {}, allowed are powers of two from {}", kAlignmentKey,
                        alignment, kMinAlignment);

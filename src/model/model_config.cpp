@@ -9,9 +9,11 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "model/architecture.h"
 #include "model/gguf_contents.h"
+#include "model/gguf_file.h"
 #include "model/metadata_reader.h"
 
 namespace karez {
@@ -258,6 +260,14 @@ Expected<ModelConfig> read_model_config(const GgufFile& file) {
   return summarize_weights(file, config)
       .and_then([&] { return (*architecture)->configure(file, config); })
       .map([&] { return std::move(config); });
+}
+
+Expected<ModelConfig> read_model_config(const std::string& path) {
+  auto file = GgufFile::open(path);
+  if (!file) {
+    return fail(std::move(file.error()));
+  }
+  return read_model_config(*file);
 }
 
 }  // namespace karez

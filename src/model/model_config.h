@@ -67,5 +67,7 @@ std::vector<std::string> supported_architectures();
 // unsupported variant (mixture of experts, different head counts per layer); kCorruption for a
 // missing or impossible value (the key, the value and the allowed range are named).
 Expected<ModelConfig> read_model_config(const GgufFile& file);
+// Fails: as GgufFile::open() and the above.
+Expected<ModelConfig> read_model_config(const std::string& path);
 
 }  // namespace karez

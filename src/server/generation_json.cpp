@@ -11,11 +11,6 @@ namespace {
 // JSON has no infinity; clients of vLLM know this number for "impossible".
 constexpr float kLowestLogprob = -9999.0F;
 
-std::string dump(const Json& json) {
-  // A piece of a token may be part of a character; it becomes U+FFFD and `bytes` has the truth.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::int64_t count_characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
@@ -32,6 +27,10 @@ Json chat_token(const TokenLogprob& token) {
 }
 
 }  // namespace
+
+std::string dump(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 std::string sse(const std::string& json) { return "data: " + json + "\n\n"; }
 

@@ -53,6 +53,9 @@ class GenerationJson {
   int num_finished_ = 0;
 };
 
+// A piece of a token may be part of a character; it becomes U+FFFD, `bytes` beside it has the
+// truth.
+std::string dump(const Json& value);
 // "data: {json}\n\n"
 std::string sse(const std::string& json);
 

@@ -4,13 +4,10 @@
 
 #include "sampling/utf8.h"
 #include "server/field_reader.h"
+#include "server/generation_json.h"
 
 namespace karez {
 namespace {
-
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 // A token's text, or its bytes where they are no text of their own.
 Json piece_json(const std::string& piece) {

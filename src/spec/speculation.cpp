@@ -22,7 +22,7 @@ Speculation::Speculation(const SpeculationOptions& options, std::unique_ptr<Draf
 }
 
 std::vector<DraftRows> Speculation::draft(std::span<const DraftQuery> queries) {
-  using Clock = std::chrono::steady_clock;
+  using SteadyClock = std::chrono::steady_clock;
   std::vector<DraftRows> drafts(queries.size());
   const double cost =
       cost_.row_in_tokens(static_cast<int>(queries.size()), propose_seconds_per_token_);
@@ -48,9 +48,9 @@ std::vector<DraftRows> Speculation::draft(std::span<const DraftQuery> queries) {
   if (asked.empty()) {
     return drafts;
   }
-  const auto start = Clock::now();
+  const auto start = SteadyClock::now();
   std::vector<DraftProposal> proposals = proposer_->propose(asked);
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double seconds = std::chrono::duration<double>(SteadyClock::now() - start).count();
   stats_.propose_seconds += seconds;
   std::size_t proposed = 0;
   for (std::size_t i = 0; i < asked.size(); ++i) {

@@ -34,7 +34,7 @@
 #include "support/temporary_file.h"
 
 namespace karez::test {
-namespace {
+namespace engine_model_test {
 
 constexpr int kPromptTokens = 600;  // more than the window of Gemma 3
 constexpr int kGenerated = 10;
@@ -325,5 +325,5 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineModel, testing::Values(kSmolLm2, kGemma3)
                            return test.param == kSmolLm2 ? "SmolLM2" : "Gemma3";
                          });
 
-}  // namespace
+}  // namespace engine_model_test
 }  // namespace karez::test

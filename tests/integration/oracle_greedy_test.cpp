@@ -11,7 +11,7 @@
 #include "support/temporary_file.h"
 
 namespace karez::test {
-namespace {
+namespace oracle_greedy_test {
 
 constexpr int kPromptTokens = 500;
 constexpr int kGenerated = 128;
@@ -69,5 +69,5 @@ INSTANTIATE_TEST_SUITE_P(Models, OracleGreedy, testing::Values(kSmolLm2, kGemma3
                            return test.param == kSmolLm2 ? "SmolLM2" : "Gemma3";
                          });
 
-}  // namespace
+}  // namespace oracle_greedy_test
 }  // namespace karez::test

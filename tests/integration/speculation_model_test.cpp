@@ -34,7 +34,7 @@
 #include "support/temporary_file.h"
 
 namespace karez::test {
-namespace {
+namespace speculation_model_test {
 
 constexpr int kContext = 700;
 constexpr int kBatchedTokens = 128;
@@ -387,5 +387,5 @@ TEST_F(SpeculationModel, AcceptanceDoesNotSinkWithTheNumberOfRequests) {
   EXPECT_NEAR(acceptances.back(), acceptances.front(), 0.2 * acceptances.front());
 }
 
-}  // namespace
+}  // namespace speculation_model_test
 }  // namespace karez::test

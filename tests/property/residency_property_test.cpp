@@ -25,7 +25,7 @@
 #include "support/tier/faulty_tier.h"
 
 namespace karez {
-namespace {
+namespace residency_property_test {
 
 struct Scenario {
   std::string name;
@@ -368,5 +368,5 @@ INSTANTIATE_TEST_SUITE_P(Stores, ResidencyProperty, testing::ValuesIn(scenarios(
                            return scenario.param.name;
                          });
 
-}  // namespace
+}  // namespace residency_property_test
 }  // namespace karez

@@ -19,7 +19,7 @@
 #include "support/paged_fake_runner.h"
 
 namespace karez::test {
-namespace {
+namespace scheduler_property_test {
 
 constexpr int kVocabSize = 50;
 constexpr TokenId kEnd = 0;
@@ -526,5 +526,5 @@ INSTANTIATE_TEST_SUITE_P(
         Load{"CompressedWithDrafts", {40, 0}, SchedulingPolicy::kFcfs, 0, true, true}),
     [](const auto& load) { return load.param.name; });
 
-}  // namespace
+}  // namespace scheduler_property_test
 }  // namespace karez::test

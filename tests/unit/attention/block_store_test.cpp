@@ -12,7 +12,7 @@
 #include "support/reference_attention.h"
 
 namespace karez {
-namespace {
+namespace block_store_test {
 
 constexpr int kDim = 32;
 
@@ -182,5 +182,5 @@ TEST(BlockStore, KeysAndValuesAreReadBackAsStored) {
   }
 }
 
-}  // namespace
+}  // namespace block_store_test
 }  // namespace karez

@@ -11,7 +11,7 @@
 #include "support/attention_harness.h"
 
 namespace karez {
-namespace {
+namespace compressed_context_test {
 
 using test::AttentionHarness;
 using test::HarnessOptions;
@@ -220,5 +220,5 @@ TEST_P(CompressedContext, RecallIsOfWhatTheTableHolds) {
   }
 }
 
-}  // namespace
+}  // namespace compressed_context_test
 }  // namespace karez

@@ -12,7 +12,7 @@
 #include "kv/block_layout.h"
 
 namespace karez {
-namespace {
+namespace key_index_test {
 
 constexpr int kDim = 64;
 
@@ -366,5 +366,5 @@ TEST(KeyIndex, CreateChecksTheCentres) {
   EXPECT_EQ(index.view(2).centres()[2 * kDim - 1], 1.5F);
 }
 
-}  // namespace
+}  // namespace key_index_test
 }  // namespace karez

@@ -11,7 +11,7 @@
 #include "support/attention_harness.h"
 
 namespace karez {
-namespace {
+namespace paged_attention_test {
 
 using test::AttentionHarness;
 using test::HarnessOptions;
@@ -260,5 +260,5 @@ TEST(PagedAttention, CreateNamesTheOptionThatIsWrong) {
   EXPECT_THAT(message(good), testing::HasSubstr("20"));
 }
 
-}  // namespace
+}  // namespace paged_attention_test
 }  // namespace karez

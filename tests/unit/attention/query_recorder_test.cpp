@@ -13,7 +13,7 @@
 #include "support/attention_harness.h"
 
 namespace karez {
-namespace {
+namespace query_recorder_test {
 
 using test::AttentionHarness;
 using test::HarnessOptions;
@@ -133,5 +133,5 @@ TEST(QueryRecorder, APositionThatIsComputedAgainReplacesTheDraftThatWasRefused) 
   EXPECT_EQ(ring.query(0, 0, 20)[0], expected.query(0, 0, 20)[0]);
 }
 
-}  // namespace
+}  // namespace query_recorder_test
 }  // namespace karez

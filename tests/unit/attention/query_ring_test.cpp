@@ -8,7 +8,7 @@
 #include "base/bf16.h"
 
 namespace karez {
-namespace {
+namespace query_ring_test {
 
 constexpr int kDim = 16;
 constexpr int kCapacity = 32;
@@ -95,5 +95,5 @@ TEST(QueryRing, LayersWithoutAPlaceTakeNoMemoryAndRecordNothing) {
   EXPECT_EQ(ring.capacity_tokens(), kCapacity);
 }
 
-}  // namespace
+}  // namespace query_ring_test
 }  // namespace karez

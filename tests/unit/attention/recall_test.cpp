@@ -9,7 +9,7 @@
 #include "kv/block_layout.h"
 
 namespace karez {
-namespace {
+namespace recall_test {
 
 constexpr int kDim = 16;
 
@@ -88,5 +88,5 @@ TEST(Recall, SummaryIsByLayerWithMeanFirstPercentileAndWorst) {
   EXPECT_NEAR(summary[1].worst, 0.005, 1e-6);
 }
 
-}  // namespace
+}  // namespace recall_test
 }  // namespace karez

@@ -19,7 +19,7 @@
 #include "support/attention_harness.h"
 
 namespace karez {
-namespace {
+namespace row_ranker_test {
 
 using test::run_on_threads;
 
@@ -439,5 +439,5 @@ TEST(RowRanker, RowsAndThreadsAndStepsDoNotMix) {
   }
 }
 
-}  // namespace
+}  // namespace row_ranker_test
 }  // namespace karez

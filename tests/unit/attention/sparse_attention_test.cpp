@@ -8,7 +8,7 @@
 #include "support/attention_harness.h"
 
 namespace karez {
-namespace {
+namespace sparse_attention_test {
 
 using test::AttentionHarness;
 using test::HarnessOptions;
@@ -327,5 +327,5 @@ TEST(SparseAttentionLayers, CreateNamesTheSparseOptionThatIsWrong) {
   EXPECT_THAT(message(bad), testing::HasSubstr("dense_layers is -2"));
 }
 
-}  // namespace
+}  // namespace sparse_attention_test
 }  // namespace karez

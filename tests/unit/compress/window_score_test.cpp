@@ -16,7 +16,7 @@
 #include "kv/block_layout.h"
 
 namespace karez {
-namespace {
+namespace window_score_test {
 
 using testing::Each;
 using testing::ElementsAreArray;
@@ -371,5 +371,5 @@ TEST(WindowScoreKinds, RandomIsAFunctionOfSeedAndPosition) {
   EXPECT_GT(std::ranges::unique(beginning).begin() - beginning.begin(), 60);
 }
 
-}  // namespace
+}  // namespace window_score_test
 }  // namespace karez

@@ -24,7 +24,7 @@
 #include "support/temporary_file.h"
 
 namespace karez::test {
-namespace {
+namespace engine_lookahead_test {
 
 constexpr int kVocabSize = 300;
 constexpr int kPromptTokens = 600;
@@ -298,5 +298,5 @@ TEST_F(EngineLookahead, ASlowTierAndASmallCapGiveTheSameTokens) {
             expected_);
 }
 
-}  // namespace
+}  // namespace engine_lookahead_test
 }  // namespace karez::test

@@ -21,7 +21,7 @@
 #include "support/paged_fake_runner.h"
 
 namespace karez::test {
-namespace {
+namespace engine_speculation_test {
 
 constexpr int kVocabSize = 40;
 
@@ -349,5 +349,5 @@ TEST(EngineSampling, SampledTokensHaveTheTargetsDistribution) {
   EXPECT_NEAR(most_likely_count / double{kDraws}, std::exp(5.0) / total, 0.01);
 }
 
-}  // namespace
+}  // namespace engine_speculation_test
 }  // namespace karez::test

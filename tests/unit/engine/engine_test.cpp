@@ -19,7 +19,7 @@
 #include "support/paged_fake_runner.h"
 
 namespace karez::test {
-namespace {
+namespace engine_test {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
@@ -515,5 +515,5 @@ TEST(EngineOptions, NameTheFieldThatIsOutOfRange) {
   EXPECT_THAT(options.validate().error().message(), HasSubstr("max-queue is 0"));
 }
 
-}  // namespace
+}  // namespace engine_test
 }  // namespace karez::test

@@ -23,7 +23,7 @@
 #include "support/tier/faulty_tier.h"
 
 namespace karez::test {
-namespace {
+namespace engine_tiers_test {
 
 constexpr int kVocabSize = 40;
 constexpr int kNumLayers = 12;
@@ -312,5 +312,5 @@ TEST_F(EngineTiers, ChoicesPrefixHitsPrioritiesAndAbortsMix) {
   EXPECT_EQ(stats.requests_waiting, 0);
 }
 
-}  // namespace
+}  // namespace engine_tiers_test
 }  // namespace karez::test

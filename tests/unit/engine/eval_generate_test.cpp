@@ -13,7 +13,7 @@
 #include "support/temporary_file.h"
 
 namespace karez {
-namespace {
+namespace eval_generate_test {
 
 using testing::HasSubstr;
 
@@ -233,5 +233,5 @@ TEST_F(EvalGenerate, AModelThatForgetsByItselfHasNothingToCompress) {
   EXPECT_THAT(message_of(keeping(0.5)), HasSubstr("sliding window"));
 }
 
-}  // namespace
+}  // namespace eval_generate_test
 }  // namespace karez

@@ -9,7 +9,7 @@
 #include <string>
 
 namespace karez {
-namespace {
+namespace eval_report_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -86,7 +86,7 @@ TEST(EvalReport, TheTableHasEveryPart) {
                            "50 %: no (yes) +8.000", "0.5000 0.250 0.250"}) {
     EXPECT_THAT(table, HasSubstr(part));
   }
-  EXPECT_EQ(to_table({}), "");
+  EXPECT_EQ(to_table(EvalReport{}), "");
 }
 
 TEST(EvalReport, JsonHasTheFigures) {
@@ -178,5 +178,5 @@ TEST(EvalReport, ThePlotOfCompressionIsOverBytesAndHasALineForEachWay) {
   }
 }
 
-}  // namespace
+}  // namespace eval_report_test
 }  // namespace karez

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace karez {
-namespace {
+namespace eval_statistics_test {
 
 std::vector<float> logits_of(const std::vector<double>& probabilities, double shift = 0) {
   std::vector<float> logits;
@@ -106,5 +106,5 @@ TEST(EvalStatistics, NoRowsAndOneRow) {
   EXPECT_EQ(figures.loss_standard_error, 0);
 }
 
-}  // namespace
+}  // namespace eval_statistics_test
 }  // namespace karez

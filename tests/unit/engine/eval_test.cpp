@@ -13,7 +13,7 @@
 #include "support/temporary_file.h"
 
 namespace karez {
-namespace {
+namespace eval_test {
 
 using testing::HasSubstr;
 
@@ -205,5 +205,5 @@ TEST_F(Eval, BadInputIsNamedWithItsFigures) {
   EXPECT_THAT(report.error().message(), HasSubstr("broken.txt"));
 }
 
-}  // namespace
+}  // namespace eval_test
 }  // namespace karez

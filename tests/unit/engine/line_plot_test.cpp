@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace karez {
-namespace {
+namespace line_plot_test {
 
 using testing::DoubleNear;
 using testing::ElementsAre;
@@ -134,5 +134,5 @@ TEST(LinePlot, TicksAreRoundAndSpanTheRange) {
   EXPECT_GE(axis_ticks(5, 5, false).size(), 2U);
 }
 
-}  // namespace
+}  // namespace line_plot_test
 }  // namespace karez

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace karez {
-namespace {
+namespace lookahead_meter_test {
 
 struct List {
   int position;
@@ -69,5 +69,5 @@ TEST(LookaheadMeter, GivesTheWorstToo) {
   EXPECT_EQ(meter.take().previous.lists, 0);
 }
 
-}  // namespace
+}  // namespace lookahead_meter_test
 }  // namespace karez

@@ -14,7 +14,7 @@
 #include "kv/tier/host_tier.h"
 
 namespace karez {
-namespace {
+namespace lookahead_test {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -344,5 +344,5 @@ TEST(Lookahead, SourcesSayWhatSelectionHasToTell) {
   EXPECT_TRUE(bounded.list_masses) << "asked for by someone else";
 }
 
-}  // namespace
+}  // namespace lookahead_test
 }  // namespace karez

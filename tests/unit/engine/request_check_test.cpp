@@ -9,7 +9,7 @@
 #include <string>
 
 namespace karez {
-namespace {
+namespace request_check_test {
 
 const RequestLimits kLimits{100, 50, 4};
 
@@ -83,5 +83,5 @@ TEST(MaxAnswerTokens, IsCutToTheContext) {
   EXPECT_EQ(max_answer_tokens(request, kLimits), 1);
 }
 
-}  // namespace
+}  // namespace request_check_test
 }  // namespace karez

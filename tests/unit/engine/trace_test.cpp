@@ -21,7 +21,7 @@
 #include "support/trace_spans.h"
 
 namespace karez::test {
-namespace {
+namespace trace_test {
 
 constexpr int kStepTokens = 48;
 constexpr int kPromptSteps = 5;
@@ -150,5 +150,5 @@ TEST(Trace, ShowsWhatWasComputedAndWhatMovedSideBySide) {
   EXPECT_EQ(bytes["write-back"], run.stats.bytes_written);
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace karez::test

@@ -19,7 +19,7 @@
 #include "support/tier/faulty_tier.h"
 
 namespace karez::test {
-namespace {
+namespace window_compressor_test {
 
 using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
@@ -486,5 +486,5 @@ TEST_F(WindowCompressorTest, ASequenceThatIsNotCompressedHasNothing) {
   EXPECT_EQ(compressor_->stats().query_bytes, 0);
 }
 
-}  // namespace
+}  // namespace window_compressor_test
 }  // namespace karez::test

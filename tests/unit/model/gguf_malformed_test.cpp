@@ -34,7 +34,7 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace karez {
-namespace {
+namespace gguf_malformed_test {
 
 using test::GgufImage;
 using test::GgufWriter;
@@ -320,5 +320,5 @@ TEST(GgufMalformed, NoChangeOfASingleByteOfTheHeadDoesHarm) {
   }
 }
 
-}  // namespace
+}  // namespace gguf_malformed_test
 }  // namespace karez

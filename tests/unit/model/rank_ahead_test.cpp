@@ -18,7 +18,7 @@
 #include "support/temporary_file.h"
 
 namespace karez {
-namespace {
+namespace rank_ahead_test {
 
 using test::GgufImage;
 using test::random_model;
@@ -292,5 +292,5 @@ TEST(RankAheadExact, WhereALayerAddsNothingTheGuessNamesWhatTheNextOneSelects) {
   }
 }
 
-}  // namespace
+}  // namespace rank_ahead_test
 }  // namespace karez

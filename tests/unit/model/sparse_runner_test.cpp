@@ -12,7 +12,7 @@
 #include "support/random_model.h"
 
 namespace karez {
-namespace {
+namespace sparse_runner_test {
 
 using test::random_model;
 using test::RandomModelSpec;
@@ -126,5 +126,5 @@ TEST(SparseRunner, ASmallBudgetChangesGeneratedRowsOnlyAndTellsTheListenerOfEver
   }
 }
 
-}  // namespace
+}  // namespace sparse_runner_test
 }  // namespace karez

@@ -13,7 +13,7 @@
 #include "support/random_model.h"
 
 namespace karez {
-namespace {
+namespace tokenizer_metadata_test {
 
 using test::GgufWriter;
 using testing::HasSubstr;
@@ -198,5 +198,5 @@ TEST(TokenizerMetadata, AcceptsABytesOwnTextInsteadOfItsToken) {
   EXPECT_TRUE(check(sentencepiece(texts)).has_value());
 }
 
-}  // namespace
+}  // namespace tokenizer_metadata_test
 }  // namespace karez

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace karez {
-namespace {
+namespace scheduler_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -337,5 +337,5 @@ TEST_F(SchedulerTest, WhatWasComputedElsewhereIsFreeAfterACancelInTheQueue) {
   EXPECT_EQ(kv_->stats().slots_used, 2 * kSlotsPerBlock) << "cancelled while it waits";
 }
 
-}  // namespace
+}  // namespace scheduler_test
 }  // namespace karez
