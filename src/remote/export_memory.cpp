@@ -1,6 +1,7 @@
 #include "remote/export_memory.h"
 
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 
 #include <optional>
 #include <utility>
@@ -10,6 +11,10 @@
 
 namespace karez {
 
+namespace {
+constexpr const char* kSharedMemoryFolder = "/dev/shm";
+}
+
 Expected<std::shared_ptr<ExportMemory>> ExportMemory::create(std::size_t bytes,
                                                              const ExportMemoryOptions& options) {
   KAREZ_CHECK(bytes > 0, "exported memory has at least one byte");
@@ -18,11 +23,10 @@ Expected<std::shared_ptr<ExportMemory>> ExportMemory::create(std::size_t bytes,
     return fail(arena.error());
   }
   auto impl = std::make_unique<Impl>();
-  impl->why_private = "it was not asked for";
-  if (options.share) {
-    if (std::optional<Status> problem = impl->share(bytes)) {
-      impl->why_private = problem->message();
-    }
+  if (!options.share) {
+    impl->why_private = "it was not asked for";
+  } else if (std::optional<Status> problem = impl->share(bytes)) {
+    impl->why_private = problem->message();
   }
   if (!impl->shared) {
     impl->private_memory.emplace(std::move(*arena));
@@ -31,6 +35,13 @@ Expected<std::shared_ptr<ExportMemory>> ExportMemory::create(std::size_t bytes,
 }
 
 std::optional<Status> ExportMemory::Impl::share(std::size_t bytes) {
+  // More would be mapped all the same, and end in a signal when its pages are first used.
+  struct statvfs room = {};
+  if (statvfs(kSharedMemoryFolder, &room) != 0 || room.f_bavail * room.f_frsize < bytes) {
+    return Status(StatusCode::kResourceExhausted,
+                  fmt::format("{} has {} bytes left, needed are {}", kSharedMemoryFolder,
+                              room.f_bavail * room.f_frsize, bytes));
+  }
   Expected<std::shared_ptr<UcxContext>> context =
       UcxContext::create(UCP_FEATURE_RMA, kSharedMemoryTransport);
   if (!context) {

@@ -21,8 +21,9 @@ struct ExportMemoryOptions {
 
 class ExportMemory {
  public:
-  // bytes > 0. If the memory cannot be shared (a small /dev/shm, say) it is private, and
-  // why_private() says the reason. Fails: kResourceExhausted if the machine does not have so much.
+  // bytes > 0; pages become resident when they are first used. If the memory cannot be shared (a
+  // small /dev/shm, say) it is private, and why_private() says the reason. Fails:
+  // kResourceExhausted if the machine does not have so much.
   static Expected<std::shared_ptr<ExportMemory>> create(std::size_t bytes,
                                                         const ExportMemoryOptions& options = {});
   ~ExportMemory();
@@ -33,7 +34,7 @@ class ExportMemory {
   // Over all of it, for the tier that keeps blocks there; keeps the memory alive.
   static Arena arena(std::shared_ptr<ExportMemory> memory);
   bool is_shared() const;
-  const std::string& why_private() const;
+  const std::string& why_private() const;  // empty if it is shared
 
   class Impl;
   Impl& impl() { return *impl_; }  // for KvExporter

@@ -66,26 +66,34 @@ void NetworkReader::take_ended_requests(Read& read) {
 
 void NetworkReader::poll(Clock::TimePoint now, PeerPoolStats& stats,
                          std::vector<RemoteReadResult>& results) {
-  while (!waiting_.empty() && started_.size() < kReadsAtATime) {
-    started_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    start(started_.back());
-  }
-  for (Read& read : started_) {
-    take_ended_requests(read);
-    if (read.requests.empty() && !read.is_reported) {
-      const TransferStatus status = read.has_failed ? TransferStatus::kIoError : verify(read);
-      if (status == TransferStatus::kOk) {
-        stats.blocks_read += read.read.num_blocks;
-        stats.bytes_received += static_cast<std::int64_t>(read.buffer.size());
-      }
-      report(read, status, results);
-    } else if (now >= read.deadline && !read.is_reported) {
-      report(read, TransferStatus::kDeadlinePassed, results);
+  // Whatever is started may have ended at once; then nothing would wake us for the next.
+  do {
+    while (!waiting_.empty() && started_.size() < kReadsAtATime) {
+      started_.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+      start(started_.back());
     }
-  }
-  std::erase_if(started_,
-                [](const Read& read) { return read.is_reported && read.requests.empty(); });
+    for (Read& read : started_) {
+      take_ended_requests(read);
+      if (read.requests.empty() && !read.is_reported) {
+        const TransferStatus status = read.has_failed ? TransferStatus::kIoError : verify(read);
+        if (status == TransferStatus::kOk) {
+          stats.blocks_read += read.read.num_blocks;
+          stats.bytes_received += static_cast<std::int64_t>(read.buffer.size());
+        }
+        report(read, status, results);
+      } else if (now >= read.deadline) {
+        report(read, TransferStatus::kDeadlinePassed, results);
+      }
+    }
+    std::erase_if(started_,
+                  [](const Read& read) { return read.is_reported && read.requests.empty(); });
+    // In the order of their deadlines.
+    while (!waiting_.empty() && now >= waiting_.front().deadline) {
+      report(waiting_.front(), TransferStatus::kDeadlinePassed, results);
+      waiting_.pop_front();
+    }
+  } while (!waiting_.empty() && started_.size() < kReadsAtATime);
 }
 
 TransferStatus NetworkReader::verify(const Read& ended) const {
@@ -135,7 +143,7 @@ Clock::TimePoint NetworkReader::next_deadline() const {
   for (const Read& read : started_) {
     next = read.is_reported ? next : std::min(next, read.deadline);
   }
-  return next;
+  return waiting_.empty() ? next : std::min(next, waiting_.front().deadline);
 }
 
 }  // namespace karez

@@ -23,7 +23,8 @@ PeerConnection::PeerConnection(const PeerPoolOptions& options, PeerPoolStats& st
       stats_(stats),
       send_(std::move(send)),
       problem_(StatusCode::kUnavailable, "not connected"),
-      connect_deadline_(now + options.connect_timeout) {
+      connect_deadline_(now + options.connect_timeout),
+      seen_(now) {
   if (const std::optional<Status> problem = fill_random(nonce_)) {
     break_off(*problem);
     return;
@@ -35,6 +36,7 @@ void PeerConnection::on_frame(std::span<const std::byte> bytes, Clock::TimePoint
   if (is_broken()) {
     return;
   }
+  seen_ = now;
   stats_.bytes_received += static_cast<std::int64_t>(bytes.size());
   const Expected<WireFrame> frame = read_frame(bytes);
   if (!frame) {
@@ -51,7 +53,7 @@ void PeerConnection::on_frame(std::span<const std::byte> bytes, Clock::TimePoint
     break_off({StatusCode::kCorruption, fmt::format("a message of type {} during the handshake",
                                                     static_cast<unsigned>(frame->type))});
   } else if (frame->type == WireType::kManifest) {
-    take_manifest(*frame, now);
+    take_manifest(*frame);
   } else if (frame->type == WireType::kPart) {
     take_part(*frame);
   } else if (frame->type == WireType::kHeartbeatAck) {
@@ -149,7 +151,7 @@ void PeerConnection::send_fetch(Fetch& fetch) {
   const auto request = std::find_if(fetches_.begin(), fetches_.end(), [&](const auto& entry) {
                          return &entry.second == &fetch;
                        })->first;
-  fetch.was_sent = true;
+  fetch.sent = seen_;  // or later
   send_(encode(request, FetchMessage{fetch.key, fetch.epoch}));
 }
 
@@ -176,7 +178,7 @@ PeerConnection::Fetch* PeerConnection::fetch_of_request(std::uint64_t request) {
   return nullptr;
 }
 
-void PeerConnection::take_manifest(const WireFrame& frame, Clock::TimePoint now) {
+void PeerConnection::take_manifest(const WireFrame& frame) {
   const Expected<ManifestMessage> manifest =
       decode_manifest(frame.body, options_.config, options_.max_index_bytes);
   if (!manifest) {
@@ -199,9 +201,9 @@ void PeerConnection::take_manifest(const WireFrame& frame, Clock::TimePoint now)
     return;
   }
   fetch.lease = manifest->lease;
-  // From when it was asked for would be exact; heartbeats begin before it matters.
-  leases_[fetch.lease] = {now + lease_duration_};
-  next_heartbeat_ = std::min(next_heartbeat_, now + lease_duration_ / kHeartbeatsPerLease);
+  // The exporter counts from when it was asked, which is later.
+  leases_[fetch.lease] = {fetch.sent + lease_duration_};
+  next_heartbeat_ = std::min(next_heartbeat_, fetch.sent + lease_duration_ / kHeartbeatsPerLease);
   fetch.manifest.epoch = manifest->epoch;
   fetch.manifest.num_blocks = manifest->num_blocks;
   fetch.manifest.bytes_received = static_cast<std::int64_t>(frame.body.size() + kWireHeaderBytes);

@@ -71,7 +71,7 @@ class PeerConnection {
     RequestKey key;
     std::uint64_t epoch = 0;
     Clock::TimePoint deadline;
-    bool was_sent = false;
+    Clock::TimePoint sent;
     std::uint64_t lease = 0;  // 0: the manifest has not come
     Manifest manifest;
     std::vector<std::byte> block_bytes;  // the section as it comes
@@ -101,7 +101,7 @@ class PeerConnection {
 
   void take_hello_reply(const WireFrame& frame);
   void take_ready(const WireFrame& frame);
-  void take_manifest(const WireFrame& frame, Clock::TimePoint now);
+  void take_manifest(const WireFrame& frame);
   void take_part(const WireFrame& frame);
   void take_heartbeat_ack(const WireFrame& frame);
   void take_block_data(const WireFrame& frame);
@@ -130,6 +130,7 @@ class PeerConnection {
   Status problem_;
   Nonce nonce_ = {};
   Clock::TimePoint connect_deadline_;
+  Clock::TimePoint seen_;  // the latest time that somebody told
   Clock::Duration lease_duration_ = {};
   std::optional<ReadyMessage> new_ready_;
   std::uint64_t last_request_ = 0;

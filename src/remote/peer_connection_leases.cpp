@@ -225,6 +225,7 @@ void PeerConnection::take_reads(std::vector<RemoteReadResult>& results) {
 }
 
 Clock::TimePoint PeerConnection::tick(Clock::TimePoint now) {
+  seen_ = now;
   if (is_broken()) {
     return Clock::TimePoint::max();
   }

@@ -108,6 +108,7 @@ class PeerPool::Impl {
           clock_.now());
     }
     fetches_[id].peer = known->first;
+    known->second.connection->tick(clock_.now());
     known->second.connection->fetch(id, key, epoch, deadline);
     collect(known->first, known->second);
     return id;

@@ -36,7 +36,7 @@ Expected<RequestKey> RequestKey::parse(std::string_view text) {
     } else {
       return wrong();
     }
-    key.bytes[i / 2] = static_cast<std::uint8_t>(key.bytes[i / 2] << 4U | value);
+    key.bytes[i / 2] = static_cast<std::uint8_t>(unsigned{key.bytes[i / 2]} << 4U | value);
   }
   return key;
 }
