@@ -16,7 +16,7 @@ if [[ $# -ne 2 && $# -ne 4 ]]; then
   exit 2
 fi
 model=$1 folder=$2
-score=${3:-bidirectional} chunk=${4:-token2chunk}
+score=${3:-bidirectional} chunk=${4:-fixed=16}
 texts=$root/build/eval-texts
 mkdir -p "$folder"
 

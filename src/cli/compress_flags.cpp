@@ -45,8 +45,7 @@ void add_compress_flags(CLI::App& command, CompressFlags& flags, const char* com
   choice("--compress-score", flags.score,
          "What pairs are chosen by: bidirectional causal last-queries recent random",
          to_string(defaults.score));
-  choice("--compress-chunk", flags.chunk, "How: token2chunk, none, fixed=N",
-         to_string(defaults.chunk));
+  choice("--compress-chunk", flags.chunk, "How: token2chunk, none, fixed=N", defaults.chunk_name());
   choice("--compress-archive", flags.archive,
          "Pairs that are not kept: r4 (4 bits a number), off (dropped)",
          to_string(defaults.archive));

@@ -65,7 +65,7 @@ void add_eval_generate_flags(CLI::App& command, EvalGenerateFlags& flags) {
       "(bidirectional)")
       ->delimiter(',');
   add("--compress-chunk", flags.chunks, "NAME,..",
-      "How: token2chunk, none, fixed=N, or all (token2chunk)")
+      "How: token2chunk, none, fixed=N, or all (fixed=16)")
       ->delimiter(',');
   add("--compress-archive", flags.archives, "NAME,..",
       "Pairs that are not kept: r4, off, or all (r4)")
@@ -97,8 +97,8 @@ Expected<std::vector<CompressionOptions>> compressions_of(const EvalGenerateFlag
   const auto scores =
       names_of(flags.scores, {"bidirectional", "causal", "last-queries", "recent", "random"},
                std::string(to_string(defaults.score)));
-  const auto chunks = names_of(flags.chunks, {"token2chunk", "none", "fixed=8"},
-                               std::string(to_string(defaults.chunk)));
+  const auto chunks =
+      names_of(flags.chunks, {"token2chunk", "none", "fixed=16"}, defaults.chunk_name());
   const auto archives =
       names_of(flags.archives, {"off", "r4"}, std::string(to_string(defaults.archive)));
   for (const std::string& score_name : scores) {

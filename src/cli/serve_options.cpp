@@ -14,10 +14,6 @@
 #include "engine/default_threads.h"
 
 namespace karez {
-namespace {
-
-
-}  // namespace
 
 void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   const auto text = [&](const std::string& name, std::string& value, const std::string& help,

@@ -107,6 +107,11 @@ Expected<void> CompressionOptions::set_chunk(std::string_view name) {
                           name));
 }
 
+std::string CompressionOptions::chunk_name() const {
+  return chunk == CompressChunk::kFixed ? fmt::format("fixed={}", fixed_chunk_tokens)
+                                        : std::string(to_string(chunk));
+}
+
 int CompressionOptions::kept_tokens() const {
   const int blocks = window_tokens / kBlockSize;
   const int kept = static_cast<int>(std::lround(keep * blocks));

@@ -4,6 +4,7 @@
 // Thread: values and pure functions.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -43,14 +44,16 @@ struct CompressionOptions {
   int sequences_per_step = 1;  // that are worked on in one step
   bool compresses_prompt = false;
   CompressScore score = CompressScore::kBidirectional;
-  CompressChunk chunk = CompressChunk::kToken2Chunk;
-  int fixed_chunk_tokens = 8;  // kFixed
+  CompressChunk chunk = CompressChunk::kFixed;  // the best that was measured (docs/quality.md)
+  int fixed_chunk_tokens = 16;                  // kFixed
   CompressArchive archive = CompressArchive::kR4;
 
   // Whole blocks, at least one, fewer than the window has.
   int kept_tokens() const;
   // Fails: kInvalidArgument naming the field, its value and what is allowed.
   Expected<void> validate() const;
+  // As set_chunk() takes it.
+  std::string chunk_name() const;
   // Also sets chunk's length: "token2chunk", "none" or "fixed=N". Fails: kInvalidArgument.
   Expected<void> set_chunk(std::string_view name);
 };

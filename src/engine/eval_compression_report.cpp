@@ -11,16 +11,10 @@
 namespace karez {
 namespace {
 
-std::string chunk_name(const CompressionOptions& options) {
-  return options.chunk == CompressChunk::kFixed
-             ? fmt::format("fixed={}", options.fixed_chunk_tokens)
-             : std::string(to_string(options.chunk));
-}
-
 // "bidirectional token2chunk off", behind the mode where modes differ in more than that.
 std::string way_of(const EvalMode& mode, bool names_mode) {
   const CompressionOptions& options = *mode.compression;
-  std::string name = fmt::format("{} {} {}", to_string(options.score), chunk_name(options),
+  std::string name = fmt::format("{} {} {}", to_string(options.score), options.chunk_name(),
                                  to_string(options.archive));
   if (names_mode) {
     EvalMode plain = mode;
@@ -57,7 +51,7 @@ void add_row(std::string& table, std::size_t width, const Row& row) {
   plain.compression.reset();
   fmt::format_to(
       std::back_inserter(table), fmt::runtime(kFormat), to_string(plain), width,
-      fmt::format("{:.3g}", options.keep * 100), to_string(options.score), chunk_name(options),
+      fmt::format("{:.3g}", options.keep * 100), to_string(options.score), options.chunk_name(),
       to_string(options.archive), row.text, figures.tokens,
       fmt::format("{:.3f}", figures.reference_perplexity),
       fmt::format("{:.3f}", figures.perplexity),
@@ -76,14 +70,14 @@ void add_row(std::string& table, std::size_t width, const Row& row) {
 
 std::string to_string(const CompressionOptions& options) {
   return fmt::format("{:.3g} % {} {} {}", options.keep * 100, to_string(options.score),
-                     chunk_name(options), to_string(options.archive));
+                     options.chunk_name(), to_string(options.archive));
 }
 
 nlohmann::json to_json(const CompressionOptions& options) {
   return {{"keep", options.keep},
           {"kept_tokens", options.kept_tokens()},
           {"score", to_string(options.score)},
-          {"chunk", chunk_name(options)},
+          {"chunk", options.chunk_name()},
           {"archive", to_string(options.archive)},
           {"window_tokens", options.window_tokens},
           {"recent_tokens", options.recent_tokens}};

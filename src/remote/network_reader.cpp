@@ -9,7 +9,7 @@
 namespace karez {
 
 namespace {
-constexpr std::size_t kReadsAtATime = 128;
+constexpr std::size_t kGetsAtATime = 128;
 }
 
 NetworkReader::~NetworkReader() {
@@ -68,7 +68,7 @@ void NetworkReader::poll(Clock::TimePoint now, PeerPoolStats& stats,
                          std::vector<RemoteReadResult>& results) {
   // Whatever is started may have ended at once; then nothing would wake us for the next.
   do {
-    while (!waiting_.empty() && started_.size() < kReadsAtATime) {
+    while (!waiting_.empty() && started_.size() < kGetsAtATime) {
       started_.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
       start(started_.back());
@@ -93,7 +93,7 @@ void NetworkReader::poll(Clock::TimePoint now, PeerPoolStats& stats,
       report(waiting_.front(), TransferStatus::kDeadlinePassed, results);
       waiting_.pop_front();
     }
-  } while (!waiting_.empty() && started_.size() < kReadsAtATime);
+  } while (!waiting_.empty() && started_.size() < kGetsAtATime);
 }
 
 TransferStatus NetworkReader::verify(const Read& ended) const {

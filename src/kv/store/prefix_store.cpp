@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::size_t kWritesOfBatch = 16;
 constexpr std::size_t kMaxKnown = 1 << 20;
-constexpr std::int64_t kLeastRecords = 4;  // in staging
+constexpr std::int64_t kLeastStaged = 4;  // in staging
 constexpr std::chrono::milliseconds kFlushLimit{3000};
 
 std::int64_t records_in(std::int64_t staging_bytes, std::size_t record_bytes) {
-  return std::max(kLeastRecords, staging_bytes / static_cast<std::int64_t>(record_bytes));
+  return std::max(kLeastStaged, staging_bytes / static_cast<std::int64_t>(record_bytes));
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ TEST(CompressionOptions, AChunkNameThatIsNoneChangesNothing) {
     EXPECT_THAT(error_of(options.set_chunk(name)),
                 HasSubstr("compress-chunk is \"" + name +
                           "\", allowed are token2chunk, none, fixed=N with N from 1"));
-    EXPECT_EQ(options.chunk, CompressChunk::kToken2Chunk);
+    EXPECT_EQ(options.chunk, CompressionOptions{}.chunk);
     EXPECT_EQ(options.fixed_chunk_tokens, CompressionOptions{}.fixed_chunk_tokens);
   }
 }
