@@ -93,27 +93,26 @@ void KvConsumer::poll(const HasRoom& has_room, std::vector<Ready>& ready) {
 }
 
 bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<Ready>& ready) {
-  if (arrival.stage != Stage::kStopping && clock_.now() >= arrival.deadline) {
+  const bool is_moving = arrival.stage == Stage::kFetching || arrival.stage == Stage::kReading;
+  if (is_moving && clock_.now() >= arrival.deadline) {
     stop(arrival,
          Status(StatusCode::kDeadlineExceeded,
                 fmt::format(
-                    "the KV of the prompt did not come within {} s{}",
-                    std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count(),
-                    arrival.stage == Stage::kWaiting ? ": there was no room for it in the fast tier"
-                                                     : "")));
+                    "the KV of the prompt did not come within {} s",
+                    std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count())));
   }
   if (arrival.stage == Stage::kFetching) {
     take_manifest(arrival);
+  }
+  if ((arrival.stage == Stage::kWaiting || arrival.stage == Stage::kReading) &&
+      !pool_->is_alive(arrival.manifest.lease)) {
+    stop(arrival, Status(StatusCode::kUnavailable, "the producer of the prompt's KV is gone"));
   }
   if (arrival.stage == Stage::kWaiting && has_room(*arrival.request, num_remote_tokens(arrival))) {
     open(arrival);
   }
   if (arrival.stage == Stage::kReading) {
-    if (!pool_->is_alive(arrival.manifest.lease)) {
-      stop(arrival, Status(StatusCode::kUnavailable, "the producer of the prompt's KV is gone"));
-    } else {
-      read_more(arrival);
-    }
+    read_more(arrival);
   }
   const bool has_all = arrival.stage == Stage::kReading &&
                        arrival.first_read >= num_blocks(kv_.num_tokens(arrival.kv));
@@ -197,6 +196,7 @@ void KvConsumer::open(Arrival& arrival) {
   }
   import_records(arrival);
   arrival.next_read = 0;
+  arrival.deadline = clock_.now() + options_.timeout;
   arrival.stage = Stage::kReading;
 }
 
