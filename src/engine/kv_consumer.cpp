@@ -78,9 +78,11 @@ void KvConsumer::poll_peers() {
     tickets_.erase(found);
     --arrival.reads_in_flight;
     if (result.status != TransferStatus::kOk && !arrival.error) {
+      const KvTransfer& transfer = *arrival.request->kv_transfer;
       stop(arrival, Status(StatusCode::kUnavailable,
-                           fmt::format("the KV of the prompt could not be read from {}: {}",
-                                       "its producer", to_string(result.status))));
+                           fmt::format("the KV of the prompt could not be read from {} port {}: {}",
+                                       transfer.remote_host, transfer.remote_port,
+                                       to_string(result.status))));
     }
   }
 }
@@ -130,7 +132,11 @@ void KvConsumer::take_manifest(Arrival& arrival) {
   }
   arrival.fetch = FetchId::none();
   if (!*outcome) {
-    stop(arrival, outcome->error());
+    // Whatever it is between the nodes, the client's request is not wrong.
+    const Status& error = outcome->error();
+    stop(arrival, Status(error.code() == StatusCode::kDeadlineExceeded ? error.code()
+                                                                       : StatusCode::kUnavailable,
+                         error.message()));
     return;
   }
   arrival.manifest = std::move(**outcome);

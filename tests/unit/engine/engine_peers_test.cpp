@@ -331,6 +331,7 @@ TEST_P(SplitEngine, AProducerThatIsGoneIsAnErrorOrComputedAgain) {
     if (policy == KvLoadFailure::kFail) {
       EXPECT_EQ(answers.at(0).last.finished, FinishReason::kError);
       ASSERT_TRUE(answers.at(0).last.error.has_value());
+      EXPECT_EQ(answers.at(0).last.error->code(), StatusCode::kUnavailable);
     } else {
       expect_alone(request, answers);
     }
