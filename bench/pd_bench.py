@@ -38,9 +38,11 @@ class Node:
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [options.karez, "serve", "-m", options.model, "--port", "0", "--kv-port", "0",
-             "--kv-role", role, "--kv-lease", str(LEASE_SECONDS), "-c", str(options.context),
+             "--kv-role", role, "-c", str(options.context),
              "-np", str(options.requests), "-t", str(options.threads),
-             "--kv-transports", options.transports, *map(str, flags)],
+             "--kv-transports", options.transports,
+             *(["--kv-lease", str(LEASE_SECONDS)] if role == "kv_producer" else []),
+             *map(str, flags)],
             stdout=subprocess.PIPE, stderr=self.log, text=True)
         found = re.search(r"http://[^ \n]*", self.process.stdout.readline())
         if not found:
@@ -133,7 +135,7 @@ def measure_bytes(options):
             for admit in options.admit:
                 home = ["--kv-host-bytes", "256MiB"] if admit == "sparse" else []
                 cap = room if admit == "full" else max(room // 4, 256 << 20)
-                with Node(options, "kv_both" if home else "kv_consumer", *sparse, *home,
+                with Node(options, "kv_consumer", *sparse, *home,
                           "--no-prefix-cache", "--kv-fast-bytes", cap, "--kv-admit", admit) as node:
                     before = node.metrics()
                     node.complete(prompt, 1, kv_transfer_params=producer.prefill(prompt))
@@ -197,8 +199,7 @@ def throughput(options):
         note(f"prefilled and answered by one process in {time.monotonic() - begun:.0f} s")
 
         def run(flags):
-            with Node(options, "kv_both" if "--kv-host-bytes" in flags else "kv_consumer", *sparse,
-                      *flags, "--no-prefix-cache") as node:
+            with Node(options, "kv_consumer", *sparse, *flags, "--no-prefix-cache") as node:
                 figures = throughput_run(node, producer, questions, options)
             figures["equal"] = sum(a == b for a, b in zip(figures.pop("texts"), alone))
             note(json.dumps(figures))

@@ -71,6 +71,8 @@ class FaultProxy:
                 producer = socket.create_connection(self._target)
             except OSError:
                 continue
+            for connection in (consumer, producer):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._pairs.append((consumer, producer))
             self._start(self._pass_on, consumer, producer, True)
