@@ -29,6 +29,7 @@ import urllib.error
 import urllib.request
 
 LEASE_SECONDS = 3600
+DIFFERENT_TOKENS = 256
 
 
 class Node:
@@ -81,9 +82,10 @@ class Node:
         return {key: float(value) for key, value in
                 re.findall(r"^(karez_\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", self.get("/metrics"), re.M)}
 
-    def resident_bytes(self, kind):
+    def own_bytes(self):
+        """Resident, without what it has mapped of others: a producer's memory, the model's file."""
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
-            return int(re.search(kind + r":\s+(\d+) kB", status.read()).group(1)) * 1024
+            return int(re.search(r"RssAnon:\s+(\d+) kB", status.read()).group(1)) * 1024
 
     def complete(self, prompt, tokens, **fields):
         return self.post("/v1/completions", {"prompt": prompt, "max_tokens": tokens, "temperature": 0,
@@ -99,7 +101,8 @@ def note(text):
 
 
 def prompts(node, count, depth):
-    """So many token lists of one text, each from another place of it."""
+    """So many token lists, which differ in their last 256 tokens: the producer's prefix cache makes
+    them cheap to prefill, and a consumer without one takes each of them in as a whole."""
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
     text = ""
     for path in sorted(glob.glob(os.path.join(folder, "docs", "*.md"))):
@@ -108,8 +111,10 @@ def prompts(node, count, depth):
     tokens = node.post("/tokenize", {"content": text})["tokens"]
     while len(tokens) < depth + count:
         tokens += tokens
+    begin = depth - DIFFERENT_TOKENS
     step = (len(tokens) - depth) // count
-    return [tokens[i * step:i * step + depth] for i in range(count)]
+    return [tokens[:begin] + tokens[begin + i * step:begin + i * step + DIFFERENT_TOKENS]
+            for i in range(count)]
 
 
 def kv_token_bytes(options):
@@ -133,7 +138,7 @@ def measure_bytes(options):
             producer.prefill(prompt)
             note(f"{depth}: prefilled in {time.monotonic() - begun:.0f} s")
             for admit in options.admit:
-                home = ["--kv-host-bytes", "256MiB"] if admit == "sparse" else []
+                home = ["--kv-host-bytes", room] if admit == "sparse" else []  # most of it untouched
                 cap = room if admit == "full" else max(room // 4, 256 << 20)
                 with Node(options, "kv_consumer", *sparse, *home,
                           "--no-prefix-cache", "--kv-fast-bytes", cap, "--kv-admit", admit) as node:
@@ -143,7 +148,9 @@ def measure_bytes(options):
                     node.complete(prompt, 2, kv_transfer_params=producer.prefill(prompt))
                     two = node.metrics()
                     def step(name, a, b):
-                        return b[f"karez_kv_{name}_total"] - a[f"karez_kv_{name}_total"]
+                        # A server that has not done anything yet has not all of them.
+                        key = f"karez_kv_{name}_total"
+                        return b[key] - a.get(key, 0)
                     full = step("admit_full_bytes", before, one)
                     first = step("admit_bytes", before, one)
                     second = step("peer_received_bytes", one, two)
@@ -158,7 +165,7 @@ def measure_bytes(options):
 def throughput_run(node, producer, questions, options):
     params = [producer.prefill(prompt) for prompt in questions]
     texts = [None] * len(questions)
-    idle = node.resident_bytes("VmRSS")
+    idle = node.own_bytes()
 
     def one(number):
         texts[number] = node.complete(questions[number], options.tokens,
@@ -167,17 +174,18 @@ def throughput_run(node, producer, questions, options):
     begun = time.monotonic()
     for thread in threads:
         thread.start()
-    used, home, running = 0, 0, 0
+    used, home, running, own = 0, 0, 0, idle
     while any(thread.is_alive() for thread in threads):
         metrics = node.metrics()
-        used = max(used, metrics["karez_kv_used_bytes"])
-        home = max(home, metrics["karez_kv_home_used_bytes"])
+        used = max(used, metrics.get("karez_kv_used_bytes", 0))
+        home = max(home, metrics.get("karez_kv_home_used_bytes", 0))
+        own = max(own, node.own_bytes())
         running = max(running, json.loads(node.get("/karez/stats"))["requests_running"])
-        time.sleep(0.5)
+        time.sleep(0.2)
     seconds = time.monotonic() - begun
     return {"tokens_per_second": len(questions) * options.tokens / seconds, "seconds": seconds,
             "most_running": running, "kv_used_bytes": used, "home_used_bytes": home,
-            "rss_bytes": node.resident_bytes("VmHWM") - idle, "texts": texts,
+            "resident_bytes": own - idle, "texts": texts,
             "received_bytes": node.metrics()["karez_kv_peer_received_bytes_total"]}
 
 
@@ -215,8 +223,8 @@ def throughput(options):
         "full": roomy["kv_used_bytes"] / options.requests,
         "sparse": statistics.median(pair["sparse"]["kv_used_bytes"] + pair["sparse"]["home_used_bytes"]
                                     for pair in pairs) / options.requests}
-    resident = {"full": roomy["rss_bytes"] / options.requests,
-                "sparse": statistics.median(pair["sparse"]["rss_bytes"] for pair in pairs)
+    resident = {"full": roomy["resident_bytes"] / options.requests,
+                "sparse": statistics.median(pair["sparse"]["resident_bytes"] for pair in pairs)
                 / options.requests}
     return {"kv_fast_bytes": cap, "requests": options.requests, "tokens_each": options.tokens,
             "throughput_ratio": ratio,

@@ -13,7 +13,7 @@ from fault_proxy import FaultProxy
 from harness import eventually
 
 # Some 330 tokens, of which the consumer's attention reads 128: most of the KV is read late or never.
-PROMPT = "The ships that the keeper of the lighthouse counted, one a line, with what they carried.\n" + "\n".join(
+PROMPT = "The ships that the keeper counted, one a line, with what they carried.\n" + "\n".join(
     f"{number}. The {name} from {port} with {cargo}." for number, (name, port, cargo) in enumerate(
         [("Albatross", "Bergen", "salted herring"), ("Boreas", "Lisbon", "cork and wine"),
          ("Clara", "Riga", "flax"), ("Dolphin", "Cardiff", "coal"), ("Elbe", "Hamburg", "pianos"),
@@ -132,12 +132,12 @@ class Faults(Disaggregated):
                 **params, "remote_port": proxy.port})
             return proxy, status, answer
 
-    def expect_every_fault_survived(self, admit, policy):
+    def expect_faults_survived(self, admit, policy, faults):
         with consumer(*PEER_FLAGS, "--kv-admit", admit, "--kv-load-failure", policy) as decode:
             right = text_of(completed(decode)[1])
             clean, status, answer = self.through(decode)
             self.assertEqual((status, text_of(answer)), (200, right))
-            for fault, share in self.FAULTS:
+            for fault, share in faults:
                 with self.subTest(fault=fault, share=share):
                     proxy, status, answer = self.through(decode, fault,
                                                          int(clean.bytes_down * share))
@@ -157,16 +157,16 @@ class Faults(Disaggregated):
                 lambda: self.prefill.metrics()["karez_kv_export_held"] == 0, 20))
 
     def test_a_full_transfer_that_fails_is_an_error(self):
-        self.expect_every_fault_survived("full", "fail")
+        self.expect_faults_survived("full", "fail", self.FAULTS)
 
     def test_a_full_transfer_that_fails_is_computed_again(self):
-        self.expect_every_fault_survived("full", "recompute")
+        self.expect_faults_survived("full", "recompute", [("cut", 0.5), ("flip", 0.5)])
 
     def test_a_sparse_transfer_that_fails_is_an_error(self):
-        self.expect_every_fault_survived("sparse", "fail")
+        self.expect_faults_survived("sparse", "fail", [("cut", 0.5), ("flip", 0.5)])
 
     def test_a_sparse_transfer_that_fails_is_computed_again(self):
-        self.expect_every_fault_survived("sparse", "recompute")
+        self.expect_faults_survived("sparse", "recompute", self.FAULTS)
 
 class Deaths(Disaggregated):
     """With shared memory, which outlives the process that made it."""
