@@ -55,6 +55,7 @@ trap stop_all EXIT
 start() {
   local name=$1 log="$logs/$1.log" tries
   shift
+  : > "$log"  # the loop below reads it, perhaps before the process has begun
   "$karez" "$@" --port 0 > "$log" 2>&1 &
   pids+=($!)
   url=
