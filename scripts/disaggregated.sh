@@ -3,18 +3,30 @@
 # decodes and a router in front of them, asks the question of scripts/quickstart.sh through the
 # router, shows the answer and what moved, and stops everything.
 #
-#   scripts/disaggregated.sh [-- MORE FLAGS OF THE DECODING SERVER]
+#   scripts/disaggregated.sh [full | sparse] [-- MORE FLAGS OF THE DECODING SERVER]
 #
-# For example: scripts/disaggregated.sh -- --kv-admit sparse --token-budget 512 --kv-host-bytes 1GiB
+# sparse (default): the decoding server takes in what it reads. full: the whole KV, dense attention.
+# For example: scripts/disaggregated.sh full -- --kv-load-failure recompute
 # KAREZ and MODEL name another program and another model. Logs: build/disaggregated/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# A producer keeps what it hands over below its fast tier; nodes that share KV have the same index.
+admit=sparse
+case "${1:-}" in
+  full | sparse) admit=$1; shift ;;
+esac
+attention=()
+home=()
+if [[ $admit == sparse ]]; then
+  attention=(--token-budget 512)
+  home=(--kv-host-bytes 256MiB)
+fi
 case "${1:-}" in
   "") ;;
   --) shift ;;
-  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
-  *) echo "disaggregated.sh: unknown argument '$1'; put flags of the decoding server after --" >&2
+  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  *) echo "disaggregated.sh: unknown argument '$1', allowed are full and sparse; put flags of the decoding server after --" >&2
      exit 2 ;;
 esac
 
@@ -43,6 +55,7 @@ trap stop_all EXIT
 start() {
   local name=$1 log="$logs/$1.log" tries
   shift
+  : > "$log"  # the loop below reads it, perhaps before the process has begun
   "$karez" "$@" --port 0 > "$log" 2>&1 &
   pids+=($!)
   url=
@@ -75,9 +88,10 @@ wait_for_health() {
   exit 1
 }
 
-start prefill serve -m "$model" --kv-role kv_producer --kv-port 0
+start prefill serve -m "$model" --kv-role kv_producer --kv-port 0 --kv-host-bytes 1GiB "${attention[@]}"
 prefill=$url
-start decode serve -m "$model" --kv-role kv_consumer --kv-port 0 "$@"
+start decode serve -m "$model" --kv-role kv_consumer --kv-port 0 --kv-admit "$admit" \
+  "${attention[@]}" "${home[@]}" "$@"
 decode=$url
 wait_for_health "$prefill"
 wait_for_health "$decode"

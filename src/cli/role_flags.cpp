@@ -133,6 +133,7 @@ Expected<void> check_is_used(const RoleFlags& flags, const RoleOptions& options)
            Use{"--kv-port", flags.port.has_value(), options.is_on(), any},
            Use{"--kv-peer-secret-file", !flags.peer_secret_file.empty(), options.is_on(), any},
            Use{"--kv-wire-type", !flags.wire_type.empty(), options.is_on(), any},
+           Use{"--kv-transports", !flags.transports.empty(), options.is_on(), any},
            Use{"--kv-admit", !flags.admit.empty(), options.consumes(), consumer},
            Use{"--kv-load-failure", !flags.load_failure.empty(), options.consumes(), consumer},
            Use{"--kv-lease", flags.lease_seconds.has_value(), options.produces(), producer},
@@ -204,6 +205,9 @@ void add_role_flags(CLI::App& command, RoleFlags& flags) {
       "What a consumer takes in before the first token: full, or sparse: what the first steps read "
       "(default: full)");
   text("--kv-wire-type", flags.wire_type, "TYPE", "How KV travels: native (default: native)");
+  text("--kv-transports", flags.transports, "LIST",
+       "Ways to peers: shm,tcp (shared memory where the peer is on this machine) or tcp (default: "
+       "shm,tcp)");
   text("--kv-load-failure", flags.load_failure, "POLICY",
        "What becomes of a request whose KV is lost: fail or recompute (default: fail)");
   command
@@ -229,6 +233,7 @@ Expected<RoleOptions> check_role_flags(const RoleFlags& typed) {
        {set_name("--kv-role", flags.role, parse_kv_role, options.role),
         set_name("--kv-admit", flags.admit, parse_kv_admit, options.admit),
         set_name("--kv-wire-type", flags.wire_type, parse_kv_wire_type, options.wire_type),
+        set_name("--kv-transports", flags.transports, parse_kv_transports, options.transports),
         set_name("--kv-load-failure", flags.load_failure, parse_kv_load_failure,
                  options.load_failure)}) {
     if (!set) {

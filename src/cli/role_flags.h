@@ -25,6 +25,7 @@ struct RoleFlags {
   std::string peer_secret_file;
   std::string admit;
   std::string wire_type;
+  std::string transports;
   std::string load_failure;
   std::optional<std::int64_t> lease_seconds;
   std::string config;  // JSON

@@ -78,9 +78,11 @@ void KvConsumer::poll_peers() {
     tickets_.erase(found);
     --arrival.reads_in_flight;
     if (result.status != TransferStatus::kOk && !arrival.error) {
+      const KvTransfer& transfer = *arrival.request->kv_transfer;
       stop(arrival, Status(StatusCode::kUnavailable,
-                           fmt::format("the KV of the prompt could not be read from {}: {}",
-                                       "its producer", to_string(result.status))));
+                           fmt::format("the KV of the prompt could not be read from {} port {}: {}",
+                                       transfer.remote_host, transfer.remote_port,
+                                       to_string(result.status))));
     }
   }
 }
@@ -93,27 +95,26 @@ void KvConsumer::poll(const HasRoom& has_room, std::vector<Ready>& ready) {
 }
 
 bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<Ready>& ready) {
-  if (arrival.stage != Stage::kStopping && clock_.now() >= arrival.deadline) {
+  const bool is_moving = arrival.stage == Stage::kFetching || arrival.stage == Stage::kReading;
+  if (is_moving && clock_.now() >= arrival.deadline) {
     stop(arrival,
          Status(StatusCode::kDeadlineExceeded,
                 fmt::format(
-                    "the KV of the prompt did not come within {} s{}",
-                    std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count(),
-                    arrival.stage == Stage::kWaiting ? ": there was no room for it in the fast tier"
-                                                     : "")));
+                    "the KV of the prompt did not come within {} s",
+                    std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count())));
   }
   if (arrival.stage == Stage::kFetching) {
     take_manifest(arrival);
+  }
+  if ((arrival.stage == Stage::kWaiting || arrival.stage == Stage::kReading) &&
+      !pool_->is_alive(arrival.manifest.lease)) {
+    stop(arrival, Status(StatusCode::kUnavailable, "the producer of the prompt's KV is gone"));
   }
   if (arrival.stage == Stage::kWaiting && has_room(*arrival.request, num_remote_tokens(arrival))) {
     open(arrival);
   }
   if (arrival.stage == Stage::kReading) {
-    if (!pool_->is_alive(arrival.manifest.lease)) {
-      stop(arrival, Status(StatusCode::kUnavailable, "the producer of the prompt's KV is gone"));
-    } else {
-      read_more(arrival);
-    }
+    read_more(arrival);
   }
   const bool has_all = arrival.stage == Stage::kReading &&
                        arrival.first_read >= num_blocks(kv_.num_tokens(arrival.kv));
@@ -131,7 +132,11 @@ void KvConsumer::take_manifest(Arrival& arrival) {
   }
   arrival.fetch = FetchId::none();
   if (!*outcome) {
-    stop(arrival, outcome->error());
+    // Whatever it is between the nodes, the client's request is not wrong.
+    const Status& error = outcome->error();
+    stop(arrival, Status(error.code() == StatusCode::kDeadlineExceeded ? error.code()
+                                                                       : StatusCode::kUnavailable,
+                         error.message()));
     return;
   }
   arrival.manifest = std::move(**outcome);
@@ -197,6 +202,7 @@ void KvConsumer::open(Arrival& arrival) {
   }
   import_records(arrival);
   arrival.next_read = 0;
+  arrival.deadline = clock_.now() + options_.timeout;
   arrival.stage = Stage::kReading;
 }
 

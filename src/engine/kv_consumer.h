@@ -38,7 +38,9 @@ class KvConsumer {
   struct Options {
     KvAdmit admit = KvAdmit::kFull;
     int vocab_size = 0;
-    Clock::Duration timeout = std::chrono::seconds(30);  // from start() to ready
+    // From start() to the manifest, and from there being room to the last block. In between a
+    // request waits as long as it must: the producer keeps the KV while heartbeats come.
+    Clock::Duration timeout = std::chrono::seconds(30);
   };
   struct Ready {
     RequestId request = 0;

@@ -71,7 +71,8 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
   const RoleOptions& role = options.role;
   home.config = config_of(spec, options);
   if (role.produces()) {
-    auto memory = ExportMemory::create(static_cast<std::size_t>(options.home.host_bytes));
+    auto memory = ExportMemory::create(static_cast<std::size_t>(options.home.host_bytes),
+                                       {.share = role.transports == KvTransports::kSharedMemory});
     if (!memory) {
       return fail(memory.error().code(), "--kv-host-bytes: " + memory.error().message());
     }
@@ -91,6 +92,7 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
   PeerPoolOptions pool;
   pool.config = home.config;
   pool.secret = role.peer_secret;
+  pool.use_shared_memory = role.transports == KvTransports::kSharedMemory;
   auto made = PeerPool::create(pool);
   if (!made) {
     return fail(std::move(made.error()));

@@ -33,19 +33,24 @@ constexpr std::array<Named<KvAdmit>, 2> kAdmits = {{
 constexpr std::array<Named<KvWireType>, 1> kWireTypes = {{
     {"native", KvWireType::kNative},
 }};
+constexpr std::array<Named<KvTransports>, 2> kTransports = {{
+    {"shm,tcp", KvTransports::kSharedMemory},
+    {"tcp", KvTransports::kTcp},
+}};
 constexpr std::array<Named<KvLoadFailure>, 2> kLoadFailures = {{
     {"fail", KvLoadFailure::kFail},
     {"recompute", KvLoadFailure::kRecompute},
 }};
 
 template <typename Enum, std::size_t count>
-Expected<Enum> parse(std::string_view name, const std::array<Named<Enum>, count>& known) {
+Expected<Enum> parse(std::string_view name, const std::array<Named<Enum>, count>& known,
+                     const char* separator = ", ") {
   std::string allowed;
   for (const Named<Enum>& one : known) {
     if (one.name == name) {
       return one.value;
     }
-    allowed += (allowed.empty() ? "" : ", ") + std::string(one.name);
+    allowed += (allowed.empty() ? "" : separator) + std::string(one.name);
   }
   return fail(StatusCode::kInvalidArgument,
               fmt::format("there is no '{}', allowed is {}", name, allowed));
@@ -90,6 +95,11 @@ Expected<KvAdmit> parse_kv_admit(std::string_view name) { return parse(name, kAd
 
 std::string_view to_string(KvWireType type) { return name_of(type, kWireTypes); }
 Expected<KvWireType> parse_kv_wire_type(std::string_view name) { return parse(name, kWireTypes); }
+
+std::string_view to_string(KvTransports transports) { return name_of(transports, kTransports); }
+Expected<KvTransports> parse_kv_transports(std::string_view names) {
+  return parse(names, kTransports, " or ");
+}
 
 std::string_view to_string(KvLoadFailure policy) { return name_of(policy, kLoadFailures); }
 Expected<KvLoadFailure> parse_kv_load_failure(std::string_view name) {

@@ -36,6 +36,14 @@ enum class KvWireType { kNative };  // as they are stored
 std::string_view to_string(KvWireType type);
 Expected<KvWireType> parse_kv_wire_type(std::string_view name);
 
+// The ways that a node may use to its peers, in UCX's words. Messages always take tcp.
+enum class KvTransports {
+  kSharedMemory,  // "shm,tcp": blocks of a peer on this machine come out of its memory
+  kTcp,           // "tcp": everything in messages
+};
+std::string_view to_string(KvTransports transports);
+Expected<KvTransports> parse_kv_transports(std::string_view names);
+
 // What becomes of a request whose KV cannot be had any more. vLLM's words.
 enum class KvLoadFailure {
   kFail,       // it ends with an error
@@ -51,6 +59,7 @@ struct RoleOptions {
   std::string peer_secret;         // equal on all peers; empty only on loopback
   KvAdmit admit = KvAdmit::kFull;
   KvWireType wire_type = KvWireType::kNative;
+  KvTransports transports = KvTransports::kSharedMemory;
   KvLoadFailure load_failure = KvLoadFailure::kFail;
   std::chrono::seconds lease{30};  // that a producer keeps KV for a consumer it does not hear of
 

@@ -19,7 +19,8 @@ import time
 class Server:
     """A server process on a free port. Use as a context manager."""
 
-    def __init__(self, command):
+    def __init__(self, command, address="127.0.0.1"):
+        self.address = address
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = self._process.stdout.readline()
@@ -65,11 +66,11 @@ class Server:
             return int(re.search(r"Threads:\s+(\d+)", status.read()).group(1))
 
     def connect(self, timeout=10):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+        return socket.create_connection((self.address, self.port), timeout=timeout)
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         """(status, headers, body bytes)"""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=timeout)
         try:
             data = json.dumps(body) if isinstance(body, (dict, list)) else body
             connection.request(method, path, data, headers or {})

@@ -36,6 +36,7 @@ struct Load {
 // Which pairs are kept needs no queries, and each pair has its own.
 CompressionOptions compression_options(int sequences_per_step) {
   CompressionOptions options;
+  options.chunk = CompressChunk::kToken2Chunk;  // scattered pairs
   options.score = CompressScore::kRandom;
   options.sequences_per_step = sequences_per_step;
   return options;

@@ -50,15 +50,19 @@ TEST(RoleFlags, ARoleOnLoopbackNeedsNothingElse) {
 }
 
 TEST(RoleFlags, EveryFlagArrives) {
-  const auto options = parse({"--kv-role", "kv_both", "--kv-host", "localhost", "--kv-port", "0",
-                              "--kv-admit", "sparse", "--kv-wire-type", "native",
-                              "--kv-load-failure", "recompute", "--kv-lease", "7"});
+  const auto options =
+      parse({"--kv-role", "kv_both", "--kv-host", "localhost", "--kv-port", "0", "--kv-admit",
+             "sparse", "--kv-wire-type", "native", "--kv-load-failure", "recompute", "--kv-lease",
+             "7", "--kv-transports", "tcp"});
   ASSERT_TRUE(options) << options.error().message();
   EXPECT_EQ(options->host, "127.0.0.1");
   EXPECT_EQ(options->port, 0);
   EXPECT_EQ(options->admit, KvAdmit::kSparse);
   EXPECT_EQ(options->load_failure, KvLoadFailure::kRecompute);
   EXPECT_EQ(options->lease.count(), 7);
+  EXPECT_EQ(options->transports, KvTransports::kTcp);
+  EXPECT_EQ(parse({"--kv-role", "kv_both", "--kv-transports", "shm,tcp"})->transports,
+            KvTransports::kSharedMemory);
 }
 
 TEST(RoleFlags, VllmsConfigSaysTheSame) {
@@ -91,6 +95,8 @@ TEST(RoleFlags, WrongOnesSayWhatIsAllowed) {
            {{role, "kv_both", "--kv-host", "192.0.2.1"}, "must share a secret"},
            {{role, "kv_both", "--kv-admit", "some"}, "--kv-admit: there is no 'some'"},
            {{role, "kv_both", "--kv-wire-type", "r3"}, "allowed is native"},
+           {{role, "kv_both", "--kv-transports", "rdma"}, "no 'rdma', allowed is shm,tcp or tcp"},
+           {{"--kv-transports", "tcp"}, "--kv-transports needs --kv-role"},
            {{role, "kv_both", "--kv-load-failure", "wait"}, "allowed is fail, recompute"},
            {{role, "kv_both", "--kv-lease", "0"}, "--kv-lease is 0, allowed are 1"},
            {{role, "kv_both", "--kv-peer-secret", "short"}, "5 bytes, allowed are 16"},

@@ -3,6 +3,7 @@
 // missing block changes every token after it.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <future>
@@ -102,6 +103,17 @@ Request request_of(int prompt_tokens, int max_tokens, TokenId first = 3) {
   return request;
 }
 
+// The machine's, which a test can put forward.
+class MovedClock final : public Clock {
+ public:
+  TimePoint now() const override { return steady().now() + ahead_.load(); }
+  void sleep_until(TimePoint time) const override { steady().sleep_until(time - ahead_.load()); }
+  void put_forward(Duration by) { ahead_ = by; }
+
+ private:
+  std::atomic<Duration> ahead_ = Duration{};
+};
+
 class SplitEngine : public testing::TestWithParam<KvAdmit> {
  protected:
   SplitEngine() {
@@ -146,8 +158,9 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
                                              RemoteTierOptions{.max_adopted_extents = 4000});
     RemoteTier* remote = tier.get();
     auto kv = KVCacheManager::create(spec(), bytes_of(num_slots), std::move(tier)).value();
-    peers.consumer = std::make_unique<KvConsumer>(*kv, nullptr, peer_pool, remote,
-                                                  KvConsumer::Options{GetParam(), kVocabSize});
+    peers.consumer = std::make_unique<KvConsumer>(
+        *kv, nullptr, peer_pool, remote, KvConsumer::Options{GetParam(), kVocabSize}, clock_);
+    kv_consumer_ = peers.consumer.get();
     peers.load_failure = policy;
     consumer_ = create(std::move(kv), std::move(peers));
   }
@@ -156,7 +169,10 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
     auto loader = std::make_unique<BlockLoader>();
     auto runner = std::make_unique<PagedFakeRunner>(kVocabSize);
     runner->selection_listener = loader.get();
-    runner->before_forward = [raw = kv.get()](int call) {
+    runner->before_forward = [this, raw = kv.get()](int call) {
+      if (at_step_) {
+        at_step_();
+      }
       const std::string problem = call % 8 == 0 ? raw->check_invariants() : "";
       EXPECT_EQ(problem, "");
       return problem.empty();
@@ -204,9 +220,12 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
            stats.peers.producer.port.exports == 0;
   }
 
+  MovedClock clock_;  // of the consumer
   EngineOptions options_;
   FakeVocabulary vocabulary_{kVocabSize};
+  std::function<void()> at_step_;  // by an engine's thread
   std::unique_ptr<Engine> producer_;
+  KvConsumer* kv_consumer_ = nullptr;
   std::unique_ptr<Engine> consumer_;
 };
 
@@ -270,6 +289,37 @@ TEST_P(SplitEngine, MoreThanTheFastTierHoldsComeOneAfterAnother) {
   EXPECT_TRUE(comes_true(*consumer_, is_empty));
 }
 
+class FullSplitEngine : public SplitEngine {};
+INSTANTIATE_TEST_SUITE_P(Admit, FullSplitEngine, testing::Values(KvAdmit::kFull));
+
+TEST_P(FullSplitEngine, HoweverLongRoomIsWaitedForThatIsNoFailure) {
+  start_producer();
+  start_consumer(KvLoadFailure::kFail, 200);  // one at a time: a prompt of 700 tokens takes 136
+  std::vector<Request> requests;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 4; ++i) {
+    requests.push_back(request_of(700, i == 0 ? 200 : 5, i));
+    requests.back().kv_transfer = prefill(requests.back());
+  }
+  bool was_put_forward = false;
+  at_step_ = [&] {
+    if (kv_consumer_->num_arrivals() == 3 && kv_consumer_->stats().pool.fetches == 0) {
+      clock_.put_forward(std::chrono::hours(1));
+      was_put_forward = true;
+    } else if (!was_put_forward) {  // the manifests of those that wait are on their way
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  };
+  for (const Request& request : requests) {
+    clients.push_back(std::make_unique<Client>(*consumer_, request));
+  }
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    expect_alone(requests[i], clients[i]->wait());
+  }
+  EXPECT_TRUE(comes_true(*consumer_, is_empty));
+  EXPECT_TRUE(was_put_forward);
+}
+
 TEST_P(SplitEngine, AProducerThatIsGoneIsAnErrorOrComputedAgain) {
   for (const KvLoadFailure policy : {KvLoadFailure::kFail, KvLoadFailure::kRecompute}) {
     start_producer();
@@ -281,6 +331,7 @@ TEST_P(SplitEngine, AProducerThatIsGoneIsAnErrorOrComputedAgain) {
     if (policy == KvLoadFailure::kFail) {
       EXPECT_EQ(answers.at(0).last.finished, FinishReason::kError);
       ASSERT_TRUE(answers.at(0).last.error.has_value());
+      EXPECT_EQ(answers.at(0).last.error->code(), StatusCode::kUnavailable);
     } else {
       expect_alone(request, answers);
     }
