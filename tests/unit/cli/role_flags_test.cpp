@@ -12,7 +12,7 @@
 #include <vector>
 
 namespace karez {
-namespace {
+namespace role_flags_test {
 
 using ::testing::HasSubstr;
 
@@ -139,5 +139,5 @@ TEST(RoleFlags, TheSecretComesFromAFileOrTheEnvironment) {
   unsetenv("KAREZ_KV_SECRET");
 }
 
-}  // namespace
+}  // namespace role_flags_test
 }  // namespace karez

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace karez {
-namespace {
+namespace route_options_test {
 
 using ::testing::HasSubstr;
 
@@ -57,5 +57,5 @@ TEST(RouteOptions, WrongOnesSayWhatIsAllowed) {
   }
 }
 
-}  // namespace
+}  // namespace route_options_test
 }  // namespace karez

@@ -21,7 +21,7 @@
 #include "support/paged_fake_runner.h"
 
 namespace karez::test {
-namespace {
+namespace engine_peers_test {
 
 constexpr int kVocabSize = 40;
 constexpr int kNumLayers = 4;
@@ -404,5 +404,5 @@ TEST_P(SplitEngine, CancelledRequestsGiveEverythingBack) {
   EXPECT_TRUE(comes_true(*producer_, is_empty));
 }
 
-}  // namespace
+}  // namespace engine_peers_test
 }  // namespace karez::test

@@ -21,7 +21,7 @@
 #include "support/store/memory_records.h"
 
 namespace karez::test {
-namespace {
+namespace engine_store_test {
 
 constexpr int kVocabSize = 40;
 constexpr std::int64_t kManySlots = 20'000;
@@ -357,5 +357,5 @@ TEST_F(EngineStore, WhoDoesNotWantACacheNeitherStoresNorLoads) {
   EXPECT_EQ(run({salted}).at(0).last.cached_tokens, 0);
 }
 
-}  // namespace
+}  // namespace engine_store_test
 }  // namespace karez::test

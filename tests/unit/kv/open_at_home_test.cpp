@@ -10,7 +10,7 @@
 #include "support/tier/residency_fixture.h"
 
 namespace karez::test {
-namespace {
+namespace open_at_home_test {
 
 class OpenAtHome : public ResidencyFixture {
  protected:
@@ -111,5 +111,5 @@ TEST_F(OpenAtHome, PlacesOfBlocksAtHomeAreThoseThatWereGiven) {
   EXPECT_FALSE(residency_->place_at_home(0, 0, block(own, 2)).has_value());
 }
 
-}  // namespace
+}  // namespace open_at_home_test
 }  // namespace karez::test

@@ -6,7 +6,7 @@
 #include "support/remote/two_nodes.h"
 
 namespace karez {
-namespace {
+namespace export_table_test {
 
 using std::chrono::seconds;
 using testing::HasSubstr;
@@ -136,5 +136,5 @@ TEST_F(ExportTableTest, LimitsAndShapesAreChecked) {
   EXPECT_EQ(table_.open(key, 1, 5, now_).error().code(), StatusCode::kResourceExhausted);
 }
 
-}  // namespace
+}  // namespace export_table_test
 }  // namespace karez

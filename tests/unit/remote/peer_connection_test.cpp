@@ -9,7 +9,7 @@
 #include "support/remote/direct_link.h"
 
 namespace karez::test {
-namespace {
+namespace peer_connection_test {
 
 using std::chrono::seconds;
 using testing::HasSubstr;
@@ -330,5 +330,5 @@ TEST(PeerConnection, AConsumerThatAsksForBlocksBeyondTheExportIsRefused) {
   }
 }
 
-}  // namespace
+}  // namespace peer_connection_test
 }  // namespace karez::test

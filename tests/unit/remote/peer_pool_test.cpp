@@ -13,7 +13,7 @@
 #include "support/remote/two_nodes.h"
 
 namespace karez::test {
-namespace {
+namespace peer_pool_test {
 
 using std::chrono::seconds;
 using testing::HasSubstr;
@@ -265,5 +265,5 @@ TEST(PeerPool, LeasesComeToTheirStartWhateverBecomesOfFetches) {
   EXPECT_EQ(nodes.exporter->stats().exports, 0);
 }
 
-}  // namespace
+}  // namespace peer_pool_test
 }  // namespace karez::test

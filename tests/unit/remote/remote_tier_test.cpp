@@ -13,7 +13,7 @@
 #include "support/remote/two_nodes.h"
 
 namespace karez::test {
-namespace {
+namespace remote_tier_test {
 
 using std::chrono::seconds;
 
@@ -320,5 +320,5 @@ TEST_F(RemoteTierTest, AProducerThatDiesInMidTransferFailsReadsAndNothingElse) {
   }
 }
 
-}  // namespace
+}  // namespace remote_tier_test
 }  // namespace karez::test

@@ -7,7 +7,7 @@
 #include "support/replay_corpus.h"
 
 namespace karez {
-namespace {
+namespace wire_frame_test {
 
 using testing::HasSubstr;
 
@@ -107,5 +107,5 @@ TEST(WireFrame, FindingsOfTheFuzzerStayFixed) {
   });
 }
 
-}  // namespace
+}  // namespace wire_frame_test
 }  // namespace karez

@@ -8,7 +8,7 @@
 #include "support/remote/two_nodes.h"
 
 namespace karez {
-namespace {
+namespace wire_messages_test {
 
 using testing::HasSubstr;
 
@@ -228,5 +228,5 @@ TEST(RequestKey, IsRandomAndItsTextIsReadBack) {
   EXPECT_FALSE(RequestKey::parse(std::string(32, 'g')).has_value());
 }
 
-}  // namespace
+}  // namespace wire_messages_test
 }  // namespace karez

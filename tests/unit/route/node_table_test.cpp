@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace karez {
-namespace {
+namespace node_table_test {
 
 using Clock = NodeTable::Clock;
 using std::chrono::seconds;
@@ -128,5 +128,5 @@ TEST(NodeTable, AnyNodeIsADecodeNodeIfThereIsAHealthyOne) {
   EXPECT_EQ(nodes.any(), 0U);
 }
 
-}  // namespace
+}  // namespace node_table_test
 }  // namespace karez

@@ -6,7 +6,7 @@
 #include <string>
 
 namespace karez {
-namespace {
+namespace node_url_test {
 
 TEST(NodeUrl, IsReadAndWrittenInOneWay) {
   struct Case {
@@ -62,5 +62,5 @@ TEST(NodeUrl, WhatIsNoneIsRefusedWithTheReason) {
   EXPECT_FALSE(parse_node_url("http://" + std::string(254, 'a')));
 }
 
-}  // namespace
+}  // namespace node_url_test
 }  // namespace karez

@@ -10,7 +10,7 @@
 #include "route/route_metrics.h"
 
 namespace karez {
-namespace {
+namespace route_metrics_doc_test {
 
 std::set<std::string> all_matches(const std::string& text, const std::regex& pattern) {
   std::set<std::string> found;
@@ -32,5 +32,5 @@ TEST(RouteMetricsDoc, NamesExactlyTheMetricsOfThePage) {
   EXPECT_EQ(on_page, all_matches(text.str(), std::regex("\\| `(karez_route_[a-z0-9_]+)")));
 }
 
-}  // namespace
+}  // namespace route_metrics_doc_test
 }  // namespace karez

@@ -15,7 +15,7 @@
 #include "support/server/scripted_node.h"
 
 namespace karez {
-namespace {
+namespace router_test {
 
 using std::chrono::milliseconds;
 using ::testing::EndsWith;
@@ -373,5 +373,5 @@ TEST(RouterOptions, NodesThatCannotBeReachedAreOutAndTheRouterRuns) {
   EXPECT_TRUE((*router)->shut_down(milliseconds(0)));
 }
 
-}  // namespace
+}  // namespace router_test
 }  // namespace karez

@@ -6,7 +6,7 @@
 #include <string>
 
 namespace karez {
-namespace {
+namespace two_step_test {
 
 RoutedRequest read(const std::string& body, const std::string& key = "") {
   auto request = read_routed_request(body, key);
@@ -74,5 +74,5 @@ TEST(TwoStep, ClientsDoNotSayWhereKvIs) {
   EXPECT_FALSE(read_routed_request("[1]", "").has_value());
 }
 
-}  // namespace
+}  // namespace two_step_test
 }  // namespace karez

@@ -11,7 +11,7 @@
 #include "support/server/fake_engine.h"
 
 namespace karez {
-namespace {
+namespace transfer_fields_test {
 
 using ::testing::HasSubstr;
 
@@ -138,5 +138,5 @@ TEST(TransferFields, AnAnswerAndTheLastChunkOfAStreamTellWhereTheKvIs) {
   }
 }
 
-}  // namespace
+}  // namespace transfer_fields_test
 }  // namespace karez

@@ -8,7 +8,7 @@
 #include "support/store/prompt_records.h"
 
 namespace karez::test {
-namespace {
+namespace block_record_test {
 
 TEST(BlockRecord, HasTheBytesOfTheFormatPage) {
   const RecordShape shape = small_shape("m", 64);
@@ -87,5 +87,5 @@ TEST(RecordKey, NamesDependOnAllThatCameBefore) {
   EXPECT_NE(prompt_keys(small_shape("b"), 1)[0].name, keys[0].name);
 }
 
-}  // namespace
+}  // namespace block_record_test
 }  // namespace karez::test

@@ -5,7 +5,7 @@
 #include "support/tier/fake_clock.h"
 
 namespace karez::test {
-namespace {
+namespace breaker_test {
 
 using std::chrono::seconds;
 
@@ -41,5 +41,5 @@ TEST(Breaker, TriesOnceAfterEachPauseAndSaysAReasonOnce) {
   EXPECT_TRUE(breaker.fail(clock.now(), "full", true));
 }
 
-}  // namespace
+}  // namespace breaker_test
 }  // namespace karez::test

@@ -19,7 +19,7 @@
 #include "support/store/temporary_folder.h"
 
 namespace karez::test {
-namespace {
+namespace disk_records_test {
 
 namespace fs = std::filesystem;
 
@@ -283,5 +283,5 @@ TEST(DiskRecords, SaysWhatIsWrongWithAFolderOrACap) {
   EXPECT_TRUE(open(folder.path() + "/new", 1 << 20));
 }
 
-}  // namespace
+}  // namespace disk_records_test
 }  // namespace karez::test

@@ -18,7 +18,7 @@
 #include "support/store/temporary_folder.h"
 
 namespace karez::test {
-namespace {
+namespace prefix_store_test {
 
 using std::chrono::milliseconds;
 
@@ -310,5 +310,5 @@ TEST_F(PrefixStoreTest, WakesItsOwner) {
   store_->set_wake({});
 }
 
-}  // namespace
+}  // namespace prefix_store_test
 }  // namespace karez::test

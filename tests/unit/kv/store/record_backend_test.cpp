@@ -16,7 +16,7 @@
 #include "support/store/temporary_folder.h"
 
 namespace karez::test {
-namespace {
+namespace record_backend_test {
 
 // A medium, and ways to it: two of them are two processes.
 class Medium {
@@ -159,5 +159,5 @@ INSTANTIATE_TEST_SUITE_P(
                     MediumCase{"Redis", [] { return std::make_unique<RedisMedium>(); }}),
     [](const auto& info) { return std::string(info.param.name); });
 
-}  // namespace
+}  // namespace record_backend_test
 }  // namespace karez::test

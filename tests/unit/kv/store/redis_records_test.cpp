@@ -12,7 +12,7 @@
 #include "support/store/redis_server.h"
 
 namespace karez::test {
-namespace {
+namespace redis_records_test {
 
 using testing::HasSubstr;
 using testing::Not;
@@ -99,5 +99,5 @@ TEST(RedisRecords, AFullServerIsSaidToBeFull) {
   EXPECT_EQ(report.problem->code(), StatusCode::kResourceExhausted);
 }
 
-}  // namespace
+}  // namespace redis_records_test
 }  // namespace karez::test
