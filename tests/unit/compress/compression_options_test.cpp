@@ -41,7 +41,7 @@ TEST(CompressionOptions, LimitsAreAllowed) {
       [](auto& o) { o.sequences_per_step = 1; },
       [](auto& o) { o.chunk = CompressChunk::kFixed, o.fixed_chunk_tokens = 512; },
       // Only kFixed reads it.
-      [](auto& o) { o.fixed_chunk_tokens = 100000; },
+      [](auto& o) { o.chunk = CompressChunk::kNone, o.fixed_chunk_tokens = 100000; },
   };
   for (const Change& change : allowed) {
     EXPECT_EQ(error_after(change), "");
