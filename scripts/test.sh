@@ -91,6 +91,7 @@ else
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
   export UBSAN_OPTIONS=print_stacktrace=1
   part "AddressSanitizer and UBSan" run_asan
+  export UCX_MEM_EVENTS=n  # its hooks of memory calls and those of ThreadSanitizer crash each other
   part "ThreadSanitizer" run_tsan
 fi
 

@@ -175,7 +175,7 @@ TEST(WireMessages, CountsOfAManifestAreThoseOfTheConfiguration) {
   EXPECT_THAT(error([](auto& m) { m.num_blocks = 2; }), HasSubstr("blocks"));
   EXPECT_THAT(error([](auto& m) { m.index_bytes = std::uint64_t{1} << 60U; }),
               HasSubstr("key index in bytes of a manifest message is 1152921504606846976"));
-  EXPECT_THAT(error([](auto& m) { m.note_bytes = 65537; }), HasSubstr("note"));
+  EXPECT_THAT(error([](auto& m) { m.note_bytes = (1 << 22) + 1; }), HasSubstr("note"));
   EXPECT_EQ(error([](auto& m) { m.index_bytes = 0; }), "");
   // This node's limit counts, too.
   EXPECT_THAT(error_of(decode_manifest(body_of(encode(1, manifest())), config, 700)),
