@@ -26,6 +26,8 @@ TEST(MetricsDoc, NamesExactlyTheMetricsOfThePage) {
   EngineStats stats;
   stats.has_speculation = true;
   stats.has_store = true;
+  stats.peers.produces = true;
+  stats.peers.consumes = true;
   metrics.set_engine([stats] { return stats; }, 16, 8);
   metrics.set_connections([] { return std::size_t{0}; });
   const std::set<std::string> on_page =
