@@ -133,8 +133,9 @@ TEST_F(EvalGenerate, StepsAndCompanyDoNotMatter) {
   const EvalReport alone = run({keeping(0.25, CompressArchive::kR4)});
   options.step_tokens = 7;
   const EvalReport slow = run({keeping(0.25, CompressArchive::kR4)});
-  // Products of f32 weights are added in another order for few rows.
-  expect_same_rows(alone.modes[0].documents.at(0), slow.modes[0].documents.at(0), 1e-5);
+  // Products of f32 weights are added in another order for few rows, so that a number of the
+  // archive may be rounded the other way.
+  expect_same_rows(alone.modes[0].documents.at(0), slow.modes[0].documents.at(0), 1e-3);
   options.step_tokens = 96;
   options.num_threads = 2;
   const EvalReport more = run({keeping(0.5), keeping(0.25, CompressArchive::kR4),
