@@ -5,7 +5,7 @@
 #   under ThreadSanitizer: what runs on several threads; and the format of the sources.
 # All but --quick compiles several sources at a time (cmake/unity.cmake), in builds of its own.
 #
-#   scripts/test.sh          everything (about half an hour on 2 cores after set-up)
+#   scripts/test.sh          everything (less than an hour on 2 cores after set-up)
 #   scripts/test.sh --quick  unit tests only
 #
 # Every part runs even if one before it has failed; the exit status is 0 only if all passed.
