@@ -58,8 +58,10 @@ void EngineLoop::add(Submission submission) {
       submission.compression.is_on()
           ? static_cast<std::size_t>(submission.compression.first_position) + 1
           : request.prompt.size();
+  // A prompt that is compressed needs its own queries, so it is computed here.
   if (peers_.consumer != nullptr && request.kv_transfer &&
-      request.kv_transfer->role == KvTransfer::Role::kConsume && request.prompt.size() > 1) {
+      request.kv_transfer->role == KvTransfer::Role::kConsume && request.prompt.size() > 1 &&
+      findable_tokens >= request.prompt.size()) {
     peers_.consumer->start(submission.request);
   } else if (restorer_ == nullptr || !request.use_prefix_cache ||
              !restorer_->hold(request, findable_tokens)) {

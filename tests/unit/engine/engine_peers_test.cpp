@@ -382,6 +382,18 @@ TEST_P(SplitEngine, AnotherPromptThanThatOfTheKvIsRefused) {
   EXPECT_TRUE(comes_true(*producer_, is_empty));
 }
 
+TEST_P(SplitEngine, APromptThatIsCompressedIsComputedHere) {
+  options_.compress = true;
+  options_.compression.compresses_prompt = true;
+  start_producer();
+  start_consumer(KvLoadFailure::kFail);
+  Request request = request_of(150, 10);
+  request.kv_transfer = prefill(request);
+  const auto answers = Client(*consumer_, request).wait();
+  expect_alone(request, answers);
+  EXPECT_EQ(answers.at(0).last.cached_tokens, 0);
+}
+
 TEST_P(SplitEngine, WhatNobodyFetchesIsFreedWithItsLease) {
   start_producer(std::chrono::milliseconds(300));
   prefill(request_of(150, 10));
