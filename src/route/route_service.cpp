@@ -16,20 +16,7 @@ RouteService::RouteService(RouteOptions options, NodeTable& nodes)
 RouteService::~RouteService() { workers_.join(); }
 
 HttpResponse RouteService::error_response(const HttpRequest& request, const ApiError& error) const {
-  HttpResponse response;
-  response.status = error.http_status;
-  response.body = error.to_json();
-  response.headers = cors_headers(request, options_.access);
-  if (error.retry_after_seconds) {
-    response.headers.emplace_back("Retry-After", std::to_string(*error.retry_after_seconds));
-  }
-  if (error.http_status == 405) {
-    response.headers.emplace_back("Allow", allowed_methods(request.target));
-  }
-  if (error.http_status == 401) {
-    response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  }
-  return response;
+  return make_error_response(request, error, options_.access);
 }
 
 HttpResponse RouteService::protocol_error(int status, std::string message) {

@@ -187,4 +187,22 @@ std::vector<std::pair<std::string, std::string>> cors_headers(const HttpRequest&
           {"Access-Control-Max-Age", "600"}};
 }
 
+HttpResponse make_error_response(const HttpRequest& request, const ApiError& error,
+                                 const AccessRules& rules) {
+  HttpResponse response;
+  response.status = error.http_status;
+  response.body = error.to_json();
+  response.headers = cors_headers(request, rules);
+  if (error.retry_after_seconds) {
+    response.headers.emplace_back("Retry-After", std::to_string(*error.retry_after_seconds));
+  }
+  if (error.http_status == 405) {
+    response.headers.emplace_back("Allow", allowed_methods(request.target));
+  }
+  if (error.http_status == 401) {
+    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  }
+  return response;
+}
+
 }  // namespace karez

@@ -59,4 +59,8 @@ std::vector<std::pair<std::string, std::string>> cors_headers(const HttpRequest&
 // The methods that the path of a 405 allows: "GET, HEAD".
 std::string allowed_methods(std::string_view target);
 
+// The whole response for an error, with the headers that its status asks for.
+HttpResponse make_error_response(const HttpRequest& request, const ApiError& error,
+                                 const AccessRules& rules);
+
 }  // namespace karez

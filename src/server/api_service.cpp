@@ -73,19 +73,7 @@ std::string ApiService::salt_of(const RouteMatch& match) const {
 }
 
 HttpResponse ApiService::error_response(const HttpRequest& request, const ApiError& error) {
-  HttpResponse response;
-  response.status = error.http_status;
-  response.body = error.to_json();
-  response.headers = cors_headers(request, options_.access);
-  if (error.retry_after_seconds) {
-    response.headers.emplace_back("Retry-After", std::to_string(*error.retry_after_seconds));
-  }
-  if (error.http_status == 405) {
-    response.headers.emplace_back("Allow", allowed_methods(request.target));
-  }
-  if (error.http_status == 401) {
-    response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  }
+  HttpResponse response = make_error_response(request, error, options_.access);
   note(request.target, error.http_status);
   return response;
 }
