@@ -117,12 +117,18 @@ void store_in_block(KvType type, int head_dim, std::byte* slot, int first_token,
 }
 
 void load_block_keys(KvType type, int head_dim, const std::byte* slot, float* out) {
+  load_token_keys(type, head_dim, slot, 0, kBlockSize, out);
+}
+
+void load_token_keys(KvType type, int head_dim, const std::byte* slot, int first_token,
+                     int num_tokens, float* out) {
   const BlockLayout layout = BlockLayout::of(type, head_dim);
   with_decoder(type, slot + layout.keys_offset, slot + layout.key_scales_offset,
-               [head_dim, out]<KvType stored>(const auto& decode) {
-                 for (int t = 0; t < kBlockSize; ++t) {
+               [&]<KvType stored>(const auto& decode) {
+                 for (int t = 0; t < num_tokens; ++t) {
                    for (int i = 0; i < head_dim; ++i) {
-                     out[t * head_dim + i] = decode(t, BlockLayout::key_index(stored, t, i));
+                     out[t * head_dim + i] = decode(
+                         first_token + t, BlockLayout::key_index(stored, first_token + t, i));
                    }
                  }
                });

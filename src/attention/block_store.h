@@ -26,6 +26,9 @@ void store_in_block(KvType type, int head_dim, std::byte* slot, int first_token,
 
 // The keys of a slot, f32 [16][head_dim]. Those that were never written are whatever is there.
 void load_block_keys(KvType type, int head_dim, const std::byte* slot, float* out);
+// Those of tokens [first_token, first_token + num_tokens): f32 [num_tokens][head_dim].
+void load_token_keys(KvType type, int head_dim, const std::byte* slot, int first_token,
+                     int num_tokens, float* out);
 
 // Likewise the values.
 void load_block_values(KvType type, int head_dim, const std::byte* slot, float* out);

@@ -195,6 +195,14 @@ void index_tokens(KeyIndexKind kind, int head_dim, std::byte* record, int first_
   }
 }
 
+void index_stored_tokens(KeyIndexKind kind, int head_dim, std::byte* record, int first_token,
+                         int num_tokens, KvType type, const std::byte* slot, const float* centre) {
+  KeyBuffer keys;
+  load_token_keys(type, head_dim, slot, first_token, num_tokens, keys.data());
+  index_tokens(kind, head_dim, record, first_token, num_tokens,
+               {keys.data(), static_cast<std::size_t>(head_dim)}, centre);
+}
+
 void index_mean(int head_dim, std::byte* coarse_record, KvType type, const std::byte* slot,
                 const float* centre) {
   KeyBuffer keys;

@@ -219,6 +219,11 @@ class KeyIndex {
 void index_tokens(KeyIndexKind kind, int head_dim, std::byte* record, int first_token,
                   int num_tokens, TokenRows keys, const float* centre);
 
+// The same from the keys of a slot: what a record holds is a function of its block's bytes, whether
+// they were computed here or came from elsewhere.
+void index_stored_tokens(KeyIndexKind kind, int head_dim, std::byte* record, int first_token,
+                         int num_tokens, KvType type, const std::byte* slot, const float* centre);
+
 // The coarse record of a complete block from its keys as they are stored. centre: [head_dim] or
 // null.
 void index_mean(int head_dim, std::byte* coarse_record, KvType type, const std::byte* slot,

@@ -60,18 +60,19 @@ void RowWriter::run(std::size_t table_group, const KVLayerView& layer_view,
     store_in_block(type_, head_dim_, layer_view.slot(head, block), run.first_token, run.num_tokens,
                    rows_of(keys), rows_of(values));
     if (!index.is_none()) {
-      write_index(index, run, head, block, rows_of(keys), layer_view.slot(head, block));
+      write_index(index, run, head, block, layer_view.slot(head, block));
     }
   }
 }
 
 void RowWriter::write_index(const KeyIndexView& index, const Run& run, int head, BlockId block,
-                            TokenRows keys, const std::byte* slot) const {
+                            const std::byte* slot) const {
   std::byte* record = index.record(head, block);
   const bool completes = run.first_token + run.num_tokens == kBlockSize;
   if (codes_tokens(index.kind())) {
     const float* centre = index.centre(head, head_dim_);
-    index_tokens(index.kind(), head_dim_, record, run.first_token, run.num_tokens, keys, centre);
+    index_stored_tokens(index.kind(), head_dim_, record, run.first_token, run.num_tokens, type_,
+                        slot, centre);
     if (index.has_coarse() && completes) {
       index_mean(head_dim_, index.coarse_record(head, block), type_, slot, centre);
     }

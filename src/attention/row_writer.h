@@ -46,7 +46,7 @@ class RowWriter {
   };
 
   void write_index(const KeyIndexView& index, const Run& run, int head, BlockId block,
-                   TokenRows keys, const std::byte* slot) const;
+                   const std::byte* slot) const;
 
   int head_dim_;
   int num_kv_heads_;

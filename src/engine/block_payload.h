@@ -21,8 +21,7 @@ bool has_payload(const KVCacheManager& kv, SequenceId sequence, std::size_t inde
 // Requires: has_payload(), payload.size() == payload_bytes_of().
 void copy_payload_out(const KVCacheManager& kv, SequenceId sequence, std::size_t index,
                       std::span<std::byte> payload);
-// Into a block that extend() has just made; its index records are made from the keys as they are
-// stored (those of a computed block are from the keys before they were rounded to the KV type).
+// Into a block that extend() has just made; its index records are those that store() made.
 // key_index: of kv's blocks; null: there is none.
 void copy_payload_in(KVCacheManager& kv, SequenceId sequence, std::size_t index,
                      std::span<const std::byte> payload, const KeyIndex* key_index);

@@ -307,6 +307,29 @@ void AttentionHarness::write_block(const Pairs& pairs, std::size_t first, int la
   }
 }
 
+bool AttentionHarness::index_follows_from_slots(SequenceId sequence) {
+  const std::size_t record_bytes = key_index_block_bytes(index_->kind(), options_.head_dim);
+  bool follows = true;
+  for (int layer = 0; layer < kv_->spec().num_layers; ++layer) {
+    const KeyIndexView view = index_->view(layer);
+    if (view.is_none()) {
+      continue;
+    }
+    const BlockTableView table = kv_->table(sequence, kv_->group_of_layer(layer));
+    const int num_complete = kv_->num_tokens(sequence) / kBlockSize;
+    for (int head = 0; head < options_.num_kv_heads; ++head) {
+      for (const BlockId block : table.first(static_cast<std::size_t>(num_complete))) {
+        const std::byte* record = view.record(head, block);
+        const std::vector<std::byte> before(record, record + record_bytes);
+        index_stored_block(view, head, block, options_.head_dim, options_.type,
+                           kv_->layer(layer).slot(head, block));
+        follows = follows && std::equal(before.begin(), before.end(), record);
+      }
+    }
+  }
+  return follows;
+}
+
 void AttentionHarness::archive(Content& content, std::span<const int> layers,
                                const KeptPairs& archived) {
   const auto dim = static_cast<std::size_t>(options_.head_dim);

@@ -76,6 +76,9 @@ class AttentionHarness {
   // coded: as they are after a round trip through an archived page.
   void overwrite(SequenceId sequence, int first_place, const KeptPairs& kept, bool coded = false);
 
+  // Whether the index of each complete block is what is made anew of the block's bytes.
+  bool index_follows_from_slots(SequenceId sequence);
+
   // Extends each sequence, stores its rows and attends, in every layer.
   // Returns [num_layers][rows of all ranges][num_heads * head_dim].
   std::vector<float> run(const std::vector<RowRange>& ranges, int num_threads);

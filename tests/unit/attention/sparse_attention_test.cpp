@@ -173,6 +173,19 @@ TEST_P(SparseAttention, GivesTheSameBitsForAnyChunkingOfTheRows) {
   EXPECT_TRUE(same_bits(fed({390, 20, 1, 1, 1, 17}), whole));
 }
 
+TEST_P(SparseAttention, TheIndexOfABlockIsAFunctionOfItsBytes) {
+  for (const KeyIndexKind kind : {KeyIndexKind::kR2, KeyIndexKind::kR3, KeyIndexKind::kMinMax}) {
+    HarnessOptions o = options(160);
+    o.sparse.block_index = kind;
+    AttentionHarness harness(o);
+    const SequenceId sequence = harness.open(1);
+    for (const int rows : {40, 1, 1, 6, 130}) {
+      harness.fill(sequence, rows);
+    }
+    EXPECT_TRUE(harness.index_follows_from_slots(sequence)) << to_string(kind);
+  }
+}
+
 TEST_P(SparseAttention, RowsBeforeTheFirstSparsePositionAreDense) {
   const HarnessOptions o = options(160);
   HarnessOptions dense = o;
