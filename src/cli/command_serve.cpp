@@ -104,7 +104,8 @@ ModelInfo model_info(const ServeOptions& options, int context_tokens) {
           .block_tokens = kBlockSize,
           .max_num_seqs = options.scheduler.max_num_seqs,
           .created_unix_seconds = now.count(),
-          .kv_role = options.role.role};
+          .kv_role = options.role.role,
+          .allowed_peers = options.role.allowed_peers};
 }
 
 // Unlike that of every other process, also of one that had its port before.
@@ -141,6 +142,10 @@ Expected<int> serve(const ServeFlags& typed) {
   auto prefixes = make_prefix_store(spec, identity, options.store, report_note);
   if (!prefixes) {
     return fail(std::move(prefixes.error()));
+  }
+  if (options.role.consumes() && options.role.allowed_peers.is_default() &&
+      !is_loopback(options.role.host)) {
+    report_note("KV is taken from producers on this machine only; --kv-allow-peers names others");
   }
   auto home = make_role_home(spec, {.role = options.role,
                                     .home = options.home,

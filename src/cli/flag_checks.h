@@ -16,6 +16,18 @@ inline constexpr int kMaxTokens = 1 << 24;
 Expected<int> in_range(std::string_view flag, std::int64_t value, std::int64_t low,
                        std::int64_t high);
 
+// in_range() of several numbers: keeps the first problem, so that the caller asks once.
+class RangeCheck {
+ public:
+  // The number as it is, if it is wrong.
+  int operator()(std::string_view flag, std::int64_t value, std::int64_t low, std::int64_t high);
+  // Fails: as in_range(), for the first number that was wrong.
+  const Expected<void>& result() const { return result_; }
+
+ private:
+  Expected<void> result_;
+};
+
 // `result` of options whose messages begin with a field's name: with the flag's instead.
 Expected<void> as_flag(const Expected<void>& result);
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/bytes.h"
-#include "cli/range_check.h"
+#include "cli/flag_checks.h"
 #include "cli/text_file.h"
 
 namespace karez {
@@ -107,8 +107,8 @@ Expected<CheckedHttp> check_http_flags(const HttpFlags& flags) {
       std::chrono::seconds(in_range("--idle-timeout", flags.idle_timeout_seconds, 1, kMaxSeconds));
   checked.shutdown_timeout = std::chrono::seconds(
       in_range("--shutdown-timeout", flags.shutdown_timeout_seconds, 0, kMaxSeconds));
-  if (in_range.problem_) {
-    return fail(std::move(*in_range.problem_));
+  if (!in_range.result()) {
+    return fail(in_range.result().error());
   }
   const auto body = parse_bytes(flags.max_body_bytes);
   if (!body || *body < 1024 || *body > kGiB) {

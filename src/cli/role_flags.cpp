@@ -135,6 +135,7 @@ Expected<void> check_is_used(const RoleFlags& flags, const RoleOptions& options)
            Use{"--kv-wire-type", !flags.wire_type.empty(), options.is_on(), any},
            Use{"--kv-transports", !flags.transports.empty(), options.is_on(), any},
            Use{"--kv-admit", !flags.admit.empty(), options.consumes(), consumer},
+           Use{"--kv-allow-peers", !flags.allow_peers.empty(), options.consumes(), consumer},
            Use{"--kv-load-failure", !flags.load_failure.empty(), options.consumes(), consumer},
            Use{"--kv-lease", flags.lease_seconds.has_value(), options.produces(), producer},
        }) {
@@ -208,6 +209,10 @@ void add_role_flags(CLI::App& command, RoleFlags& flags) {
   text("--kv-transports", flags.transports, "LIST",
        "Ways to peers: shm,tcp (shared memory where the peer is on this machine) or tcp (default: "
        "shm,tcp)");
+  text(
+      "--kv-allow-peers", flags.allow_peers, "LIST",
+      "Producers that a consumer connects to when a request says so, IP addresses or networks with "
+      "commas: 10.0.0.0/24,10.1.0.7:5600; or any (default: those of this machine)");
   text("--kv-load-failure", flags.load_failure, "POLICY",
        "What becomes of a request whose KV is lost: fail or recompute (default: fail)");
   command
@@ -245,6 +250,13 @@ Expected<RoleOptions> check_role_flags(const RoleFlags& typed) {
   }
   if (!options.is_on()) {
     return options;
+  }
+  if (!flags.allow_peers.empty()) {
+    auto peers = AllowedPeers::parse(flags.allow_peers);
+    if (!peers) {
+      return fail(peers.error().code(), "--kv-allow-peers: " + peers.error().message());
+    }
+    options.allowed_peers = std::move(*peers);
   }
   constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
   if (!flags.host.empty()) {

@@ -27,6 +27,7 @@ struct RoleFlags {
   std::string wire_type;
   std::string transports;
   std::string load_failure;
+  std::string allow_peers;
   std::optional<std::int64_t> lease_seconds;
   std::string config;  // JSON
 };

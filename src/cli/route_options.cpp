@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
-#include "cli/range_check.h"
+#include "cli/flag_checks.h"
 
 namespace karez {
 namespace {
@@ -55,8 +55,8 @@ Expected<CheckedRoute> check_route_flags(const RouteFlags& flags) {
   RangeCheck in_range;
   router.route.node_timeout =
       std::chrono::seconds(in_range("--node-timeout", flags.node_timeout_seconds, 1, kMaxSeconds));
-  if (in_range.problem_) {
-    return fail(std::move(*in_range.problem_));
+  if (!in_range.result()) {
+    return fail(in_range.result().error());
   }
   auto prefill = urls_of("--prefill", flags.prefill);
   if (!prefill) {

@@ -10,7 +10,6 @@
 #include "base/bytes.h"
 #include "cli/flag_checks.h"
 #include "cli/kv_type_flags.h"
-#include "cli/range_check.h"
 #include "engine/default_threads.h"
 
 namespace karez {
@@ -106,8 +105,8 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
   options.scheduler.max_num_batched_tokens =
       in_range("--max-num-batched-tokens", flags.max_num_batched_tokens, 1, 65'536);
   in_range("--max-queue", flags.max_queue, 1, kMaxInt);
-  if (in_range.problem_) {
-    return fail(std::move(*in_range.problem_));
+  if (!in_range.result()) {
+    return fail(in_range.result().error());
   }
   if (flags.scheduling_policy == "priority") {
     options.scheduler.policy = SchedulingPolicy::kPriority;

@@ -76,9 +76,18 @@ void add_store_flags(CLI::App& command, TierFlags& flags) {
   command
       .add_option("--kv-remote", flags.remote,
                   "Keep them in a Redis server that other nodes use too: "
-                  "redis://[:PASSWORD@]HOST[:PORT][/DATABASE]")
+                  "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], rediss:// with TLS. Others on "
+                  "this machine see command lines, so a password better by the environment")
+      ->envname("KAREZ_KV_REMOTE")
       ->type_name("URL")
       ->group(group);
+  const auto file = [&](const char* name, std::string& value, const char* help) {
+    command.add_option(name, value, help)->type_name("FILE")->group(group);
+  };
+  file("--kv-remote-ca", flags.remote_ca,
+       "Certificates (PEM) that a rediss:// server's must come from (default: the system's)");
+  file("--kv-remote-cert", flags.remote_cert, "Certificate (PEM) to show to a rediss:// server");
+  file("--kv-remote-key", flags.remote_key, "Its private key (PEM)");
   command
       .add_option("--kv-load-timeout", flags.load_timeout_seconds,
                   "Seconds that a request waits for its stored beginning; the rest is computed")
@@ -112,6 +121,19 @@ Expected<StoreOptions> check_store_flags(TierFlags& flags) {
                       flags.disk_path));
     }
     options.remote = std::move(*address);
+  }
+  options.remote_tls = {flags.remote_ca, flags.remote_cert, flags.remote_key};
+  for (const auto& [flag, value] : {std::pair("--kv-remote-ca", &flags.remote_ca),
+                                    std::pair("--kv-remote-cert", &flags.remote_cert),
+                                    std::pair("--kv-remote-key", &flags.remote_key)}) {
+    if (!value->empty() && !(options.remote && options.remote->use_tls)) {
+      return needs(flag, *value, "--kv-remote rediss://...");
+    }
+  }
+  if (flags.remote_cert.empty() != flags.remote_key.empty()) {
+    return flags.remote_key.empty()
+               ? needs("--kv-remote-cert", flags.remote_cert, "--kv-remote-key")
+               : needs("--kv-remote-key", flags.remote_key, "--kv-remote-cert");
   }
   if (flags.disk_path.empty()) {
     if (!flags.disk_prefix_bytes.empty()) {

@@ -23,7 +23,10 @@ struct TierFlags {
   std::string disk_bytes;
   std::string disk_path;
   std::string disk_prefix_bytes;
-  std::string remote;
+  std::string remote;  // or KAREZ_KV_REMOTE
+  std::string remote_ca;
+  std::string remote_cert;
+  std::string remote_key;
   double load_timeout_seconds = 5;
   std::string lookahead = "off";
   std::string fetch_cap;

@@ -131,6 +131,11 @@ Expected<void> RoleOptions::validate() const {
                             "share a secret (--kv-peer-secret-file, or KAREZ_KV_SECRET)",
                             host));
   }
+  if (peer_secret.empty() && consumes() && allowed_peers.go_beyond_loopback()) {
+    return fail(StatusCode::kInvalidArgument,
+                "--kv-allow-peers names others than this machine: such peers must share a secret "
+                "(--kv-peer-secret-file, or KAREZ_KV_SECRET)");
+  }
   if (!peer_secret.empty() &&
       (peer_secret.size() < kMinSecretBytes || peer_secret.size() > kMaxSecretBytes)) {
     return fail(StatusCode::kInvalidArgument,

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "engine/allowed_peers.h"
 
 namespace karez {
 
@@ -61,6 +62,7 @@ struct RoleOptions {
   KvWireType wire_type = KvWireType::kNative;
   KvTransports transports = KvTransports::kSharedMemory;
   KvLoadFailure load_failure = KvLoadFailure::kFail;
+  AllowedPeers allowed_peers;      // that a consumer takes KV from
   std::chrono::seconds lease{30};  // that a producer keeps KV for a consumer it does not hear of
 
   bool is_on() const { return role != KvRole::kNone; }

@@ -4,6 +4,7 @@
 
 #include "engine/block_payload.h"
 #include "kv/store/disk_records.h"
+#include "kv/store/redis_records.h"
 
 namespace karez {
 
@@ -17,9 +18,15 @@ Expected<std::unique_ptr<PrefixStore>> make_prefix_store(
   store.shape = {identity_digest(identity), payload_bytes_of(spec)};
   store.log = std::move(log);
   if (options.remote) {
+    if (options.remote->use_tls) {
+      // So that a wrong file shows now, and not in each connection.
+      if (const auto context = make_tls_context(options.remote_tls); !context) {
+        return fail(context.error().code(), "--kv-remote-" + context.error().message());
+      }
+    }
     return std::make_unique<PrefixStore>(
-        store, std::make_shared<RedisRecords>(
-                   RedisRecordsOptions{.address = *options.remote, .shape = store.shape}));
+        store, std::make_shared<RedisRecords>(RedisRecordsOptions{
+                   .address = *options.remote, .tls = options.remote_tls, .shape = store.shape}));
   }
   auto disk = DiskRecords::open({.directory = options.disk_directory,
                                  .cap_bytes = options.disk_bytes,

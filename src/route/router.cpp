@@ -9,8 +9,6 @@
 namespace karez {
 namespace {
 
-// For the last words to the clients whose answers were cut.
-constexpr std::chrono::milliseconds kCutTime{2000};
 // For the first checks; nodes that are slower begin as out.
 constexpr std::chrono::milliseconds kFirstRound{3000};
 
@@ -74,14 +72,7 @@ std::string Router::url() const { return url_of(options_.http, http_->port()); }
 
 bool Router::shut_down(std::chrono::milliseconds deadline) {
   service_->stop_taking_requests();
-  http_->stop_accepting();
-  const bool clean = http_->wait_until_idle(deadline);
-  if (!clean) {
-    service_->cut();
-    http_->wait_until_idle(kCutTime);
-  }
-  http_->close_now();
-  return clean;
+  return http_->shut_down(deadline, [this] { service_->cut(); });
 }
 
 }  // namespace karez

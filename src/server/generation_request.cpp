@@ -310,7 +310,7 @@ ApiResult<GenerationRequest> parse_generation_request(ApiKind kind, const Json& 
   }
   request.num_choices = result.num_choices;
   read_sampling_fields(reader, codec, request);
-  read_transfer_fields(reader, model.kv_role, request);
+  read_transfer_fields(reader, model.kv_role, model.allowed_peers, request);
   if (problem.error) {
     return api_fail(std::move(*problem.error));
   }

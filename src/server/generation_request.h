@@ -24,6 +24,7 @@ struct ModelInfo {
   int max_num_seqs = 0;
   std::int64_t created_unix_seconds = 0;
   KvRole kv_role = KvRole::kNone;
+  AllowedPeers allowed_peers{};  // of a consumer
 };
 
 enum class ApiKind { kChat, kCompletion };

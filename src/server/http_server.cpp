@@ -23,6 +23,9 @@ namespace {
 using asio::ip::tcp;
 using boost::system::error_code;
 
+// For the last words to the clients whose answers were cut.
+constexpr std::chrono::milliseconds kCutTime{2000};
+
 // Each connection is a file; the soft limit is often only 1,024.
 void raise_file_limit() {
   rlimit limit{};
@@ -229,6 +232,17 @@ int HttpServer::port() const { return impl_->port_; }
 void HttpServer::stop_accepting() { impl_->stop_accepting(); }
 void HttpServer::close_now() { impl_->close_now(); }
 std::size_t HttpServer::connections() const { return impl_->open_; }
+
+bool HttpServer::shut_down(std::chrono::milliseconds deadline, const std::function<void()>& cut) {
+  stop_accepting();
+  const bool clean = wait_until_idle(deadline);
+  if (!clean) {
+    cut();
+    wait_until_idle(kCutTime);
+  }
+  close_now();
+  return clean;
+}
 
 bool HttpServer::wait_until_idle(std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,9 @@ class HttpServer {
   void stop_accepting();
   // Waits until no connection is left, at most so long. False: some are left.
   bool wait_until_idle(std::chrono::milliseconds limit);
+  // How a server ends: no new connections; what runs ends until the deadline; then cut() is called,
+  // which tells the clients, and every connection is closed. True: nothing was cut.
+  bool shut_down(std::chrono::milliseconds deadline, const std::function<void()>& cut);
   // Ends every connection and the threads.
   void close_now();
 

@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace karez {
-namespace {
-
-// For the last words to the clients whose answers were cut.
-constexpr std::chrono::milliseconds kCutTime{2000};
-
-}  // namespace
 
 Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   std::unique_ptr<RequestLog> log;
@@ -46,14 +40,7 @@ std::string Server::url() const { return url_of(options_.http, http_->port()); }
 
 bool Server::shut_down(std::chrono::milliseconds deadline) {
   service_->stop_taking_requests();
-  http_->stop_accepting();
-  const bool clean = http_->wait_until_idle(deadline);
-  if (!clean) {
-    service_->cut();
-    http_->wait_until_idle(kCutTime);
-  }
-  http_->close_now();
-  return clean;
+  return http_->shut_down(deadline, [this] { service_->cut(); });
 }
 
 }  // namespace karez

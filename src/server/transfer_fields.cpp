@@ -30,7 +30,7 @@ std::string read_text(FieldReader& reader, std::string_view field, std::size_t m
 }
 
 // Where the producer's answer said that the KV is.
-KvTransfer read_source(FieldReader& reader) {
+KvTransfer read_source(FieldReader& reader, const AllowedPeers& allowed) {
   KvTransfer transfer;
   transfer.role = KvTransfer::Role::kConsume;
   transfer.remote_engine_id = read_text(reader, "remote_engine_id", kMaxEngineIdBytes);
@@ -49,12 +49,20 @@ KvTransfer read_source(FieldReader& reader) {
                      : fmt::format("a string of {} bytes", transfer.remote_request_id.size()),
                  fmt::format("strings of {} digits from 0 to f", kRequestIdDigits));
   }
+  if (!reader.failed() && !allowed.allow(transfer.remote_host, transfer.remote_port)) {
+    reader.wrong(
+        "remote_host",
+        fmt::format("'{}' with remote_port {}", transfer.remote_host, transfer.remote_port),
+        fmt::format("IP addresses of {}", allowed.is_default() ? "this machine (--kv-allow-peers)"
+                                                               : "this server's --kv-allow-peers"));
+  }
   return transfer;
 }
 
 }  // namespace
 
-void read_transfer_fields(FieldReader& reader, KvRole role, Request& request) {
+void read_transfer_fields(FieldReader& reader, KvRole role, const AllowedPeers& allowed,
+                          Request& request) {
   const Json* params = reader.object(kField);
   if (params == nullptr) {
     return;
@@ -87,7 +95,7 @@ void read_transfer_fields(FieldReader& reader, KvRole role, Request& request) {
   if (reader.failed() || (!produce && !consume)) {
     return;
   }
-  request.kv_transfer = consume ? read_source(inner) : KvTransfer{};
+  request.kv_transfer = consume ? read_source(inner, allowed) : KvTransfer{};
 }
 
 Json transfer_json(const KvTransfer& produced) {

@@ -33,7 +33,9 @@ class Server:
         self.pid = self._process.pid
         # Nobody reads these pipes otherwise, and a full one would stop the server.
         self._pipes = [self._process.stdout, self._process.stderr]
-        self._readers = [threading.Thread(target=pipe.read) for pipe in self._pipes]
+        self.output = []  # when it has ended
+        self._readers = [threading.Thread(target=lambda pipe=pipe: self.output.append(pipe.read()))
+                         for pipe in self._pipes]
         for reader in self._readers:
             reader.start()
 

@@ -1,11 +1,13 @@
-"""Prefill and decode in two network namespaces, over a link with delay and loss. Needs root, ip and
-/dev/net/tun, so it is run by hand:
+"""Prefill and decode in two networks, over a link with delay and loss.
 
   KAREZ_BINARY=... KAREZ_MODEL=... python3 tests/e2e/lossy_link.py --delay-ms 20 --loss 0.01
 
-The link is two TUN devices and this process, which carries the packets from one to the other, late,
-and drops some (a kernel's netem does the same, where it has one). Every answer must be that of one
-process. Prints JSON.
+Each node is in a network namespace of its own, which ends with it. The link is two TUN devices and
+this process, which carries the packets from one to the other, late, and drops some (a kernel's netem
+does the same, where it has one). Every answer must be that of one process. Prints JSON.
+
+Needs ip, unshare and nsenter, /dev/net/tun, and root or the right to make user namespaces. Without
+one of them it says so and exits with 77. test_two_networks.py runs it briefly.
 """
 
 import argparse
@@ -14,29 +16,65 @@ import heapq
 import json
 import os
 import random
+import re
 import select
+import shutil
 import statistics
 import struct
 import subprocess
+import sys
 import threading
 import time
 
 import harness
 import test_disaggregated as nodes
 
-NAMESPACE = "karez_lossy_link"
+CANNOT = 77
 NEAR, FAR = "10.77.113.1", "10.77.113.2"
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
 SECRET = "a secret of the lossy link"
 
 
-def ip(*arguments, inside=False):
-    prefix = ["ip", "netns", "exec", NAMESPACE] if inside else []
-    subprocess.run([*prefix, "ip", *arguments], check=True)
+def cannot(why):
+    print(f"lossy_link.py: this machine cannot have two networks: {why}", file=sys.stderr)
+    raise SystemExit(CANNOT)
+
+
+def enter_namespace():
+    """Starts this program again, in a network namespace of its own."""
+    for tool in ("unshare", "nsenter", "ip"):
+        if shutil.which(tool) is None:
+            cannot(f"there is no {tool}")
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    command = ["unshare", *user, "--net"]
+    tried = subprocess.run([*command, "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        cannot(tried.stderr.strip())
+    os.execvp("unshare", [*command, sys.executable, *sys.argv, "--inside"])
+
+
+def namespace_of(process):
+    return os.readlink(f"/proc/{process}/ns/net")
+
+
+def retransmitted(process):
+    """TCP segments that were sent again, in the namespace of a process."""
+    with open(f"/proc/{process}/net/snmp") as counters:
+        names, values = re.findall(r"^Tcp: (.*)$", counters.read(), re.M)
+    return int(values.split()[names.split().index("RetransSegs")])
+
+
+def new_tun(name):
+    try:
+        end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH", name.encode(), IFF_TUN | IFF_NO_PI))
+    except OSError as error:
+        cannot(f"/dev/net/tun: {error.strerror}")
+    return end
 
 
 class Link:
-    """Use as a context manager."""
+    """From this namespace to a new one. Use as a context manager."""
 
     def __init__(self, delay_seconds, loss):
         self._delay, self._loss = delay_seconds, loss
@@ -45,29 +83,36 @@ class Link:
         self.packets = self.dropped = 0
 
     def __enter__(self):
-        ip("netns", "add", NAMESPACE)
-        self._ends = []
-        for number, address, peer in ((0, NEAR, FAR), (1, FAR, NEAR)):
-            name = f"kzlink{number}"
-            end = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-            fcntl.ioctl(end, TUNSETIFF, struct.pack("16sH", name.encode(), IFF_TUN | IFF_NO_PI))
-            self._ends.append(end)
-            is_inside = number == 1
-            if is_inside:
-                ip("link", "set", name, "netns", NAMESPACE)
-                ip("link", "set", "lo", "up", inside=True)
-            ip("addr", "add", address, "peer", peer, "dev", name, inside=is_inside)
-            ip("link", "set", name, "up", inside=is_inside)
+        self._ends = [new_tun("kznear"), new_tun("kzfar")]
+        # A namespace is there as long as a process is in it: this one ends with its input.
+        self._holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)
+        self.far = self._holder.pid
+        while namespace_of(self.far) == namespace_of("self"):
+            time.sleep(0.01)
+        subprocess.run(["ip", "link", "set", "kzfar", "netns", str(self.far)], check=True)
+        for prefix, name, address, peer in (([], "kznear", NEAR, FAR), (self.inside(), "kzfar", FAR, NEAR)):
+            for arguments in (["link", "set", "lo", "up"],
+                              ["addr", "add", address, "peer", peer, "dev", name],
+                              ["link", "set", name, "up"]):
+                subprocess.run([*prefix, "ip", *arguments], check=True)
         self._thread = threading.Thread(target=self._carry)
         self._thread.start()
         return self
+
+    def inside(self):
+        """What runs a command in the far namespace."""
+        return ["nsenter", "--target", str(self.far), "--net"]
+
+    def retransmitted(self):
+        return retransmitted("self") + retransmitted(self.far)
 
     def __exit__(self, *_):
         self._stopped.set()
         self._thread.join()
         for end in self._ends:
             os.close(end)
-        ip("netns", "del", NAMESPACE)
+        self._holder.stdin.close()
+        self._holder.wait()
 
     def _carry(self):
         late = []  # (when, number, to, packet)
@@ -90,43 +135,51 @@ class Link:
                     self.dropped += 1  # a full queue
 
 
-def far_producer():
+def far_producer(link):
     flags = [*nodes.MODEL_FLAGS, *nodes.PEER_FLAGS, "--kv-role", "kv_producer", "--kv-port", 0,
              "--host", FAR, "--kv-host", FAR, "--kv-peer-secret", SECRET]
-    return harness.Server(["ip", "netns", "exec", NAMESPACE, os.environ["KAREZ_BINARY"], "serve",
+    return harness.Server([*link.inside(), os.environ["KAREZ_BINARY"], "serve",
                            "-m", os.environ["KAREZ_MODEL"], "--port", "0", *map(str, flags)],
                           address=FAR)
 
 
+def measure_one(options, prefill, decode):
+    begun = time.monotonic()
+    right = nodes.text_of(nodes.completed(decode, max_tokens=options.tokens)[1])
+    alone_seconds = time.monotonic() - begun
+    seconds, equal, errors = [], 0, []
+    for _ in range(options.requests):
+        params = nodes.prefilled(prefill)
+        begun = time.monotonic()
+        status, answer = nodes.completed(decode, max_tokens=options.tokens, kv_transfer_params=params)
+        seconds.append(time.monotonic() - begun)
+        if status == 200:
+            equal += nodes.text_of(answer) == right
+        else:
+            errors.append(answer["error"]["message"])
+    is_quiet = harness.eventually(
+        lambda: prefill.metrics()["karez_kv_export_held"] == 0 and
+        decode.metrics()["karez_kv_peer_leases"] == 0, 20)
+    metrics = decode.metrics()
+    return {"requests": options.requests, "equal": equal, "errors": errors, "leases_are_back": is_quiet,
+            "seconds_median": statistics.median(seconds), "seconds_longest": max(seconds),
+            "seconds_alone": alone_seconds,
+            "admitted": metrics["karez_kv_admit_requests_total"],
+            "received_bytes": metrics["karez_kv_peer_received_bytes_total"],
+            "failed_reads": metrics["karez_kv_peer_failed_reads_total"],
+            "admit_seconds": metrics["karez_kv_admit_seconds_total"]}
+
+
 def measure(options):
     figures = {}
-    with Link(options.delay_ms / 1000, options.loss) as link, far_producer() as prefill:
+    with Link(options.delay_ms / 1000, options.loss) as link, far_producer(link) as prefill:
         harness.eventually(lambda: prefill.request("GET", "/health")[0] == 200, 60)
         for admit in ("full", "sparse"):
             with nodes.consumer(*nodes.PEER_FLAGS, "--kv-admit", admit, "--kv-host", NEAR,
-                                "--kv-peer-secret", SECRET) as decode:
-                begun = time.monotonic()
-                right = nodes.text_of(nodes.completed(decode)[1])
-                alone_seconds = time.monotonic() - begun
-                seconds, equal, errors = [], 0, []
-                for _ in range(options.requests):
-                    params = nodes.prefilled(prefill)
-                    begun = time.monotonic()
-                    status, answer = nodes.completed(decode, kv_transfer_params=params)
-                    seconds.append(time.monotonic() - begun)
-                    if status == 200:
-                        equal += nodes.text_of(answer) == right
-                    else:
-                        errors.append(answer["error"]["message"])
-                metrics = decode.metrics()
-                figures[admit] = {
-                    "requests": options.requests, "equal": equal, "errors": errors,
-                    "seconds_median": statistics.median(seconds), "seconds_longest": max(seconds),
-                    "seconds_alone": alone_seconds,
-                    "received_bytes": metrics["karez_kv_peer_received_bytes_total"],
-                    "failed_reads": metrics["karez_kv_peer_failed_reads_total"],
-                    "admit_seconds": metrics["karez_kv_admit_seconds_total"]}
+                                "--kv-allow-peers", FAR, "--kv-peer-secret", SECRET) as decode:
+                figures[admit] = measure_one(options, prefill, decode)
         figures["packets"], figures["dropped"] = link.packets, link.dropped
+        figures["retransmitted"] = link.retransmitted()
     return figures
 
 
@@ -136,7 +189,11 @@ def main():
     parser.add_argument("--delay-ms", type=float, default=20, help="one way (20)")
     parser.add_argument("--loss", type=float, default=0.01, help="of packets (0.01)")
     parser.add_argument("--requests", type=int, default=5, help="of each way of admission (5)")
+    parser.add_argument("--tokens", type=int, default=24, help="of an answer (24)")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not options.inside:
+        enter_namespace()
     figures = measure(options)
     print(json.dumps({"delay_ms": options.delay_ms, "loss": options.loss, **figures}, indent=2))
     if any(figures[admit]["equal"] + len(figures[admit]["errors"]) != options.requests

@@ -15,6 +15,7 @@ import unittest
 
 from harness import real_server
 
+PASSWORD = "a-secret-of-the-pool"
 KILL_ROUNDS = int(os.environ.get("KAREZ_KILL_ROUNDS", "3"))
 
 
@@ -76,22 +77,44 @@ class Persistence(unittest.TestCase):
         with self.server("-ctk", "q8_0", "-ctv", "q8_0") as server:
             self.assertEqual(ask(server, prompt(1, 200))[1], 0)
 
-    def test_two_nodes_share_a_pool_that_may_vanish(self):
+    def certificate(self, name):
+        """(certificate, key): files; its own CA, for this machine."""
+        files = [os.path.join(self.folder.name, f"{name}.{kind}") for kind in ("pem", "key")]
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                        "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+                        "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+        return files
+
+    def test_two_nodes_share_a_pool_behind_tls_that_may_vanish(self):
         port = free_port()
-        pool = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
-                                 "--requirepass", "secret", "--dir", self.folder.name],
-                                stdout=subprocess.DEVNULL)
+        certificate, key = self.certificate("pool")
+        pool = subprocess.Popen(["redis-server", "--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1",
+                                 "--tls-cert-file", certificate, "--tls-key-file", key,
+                                 "--tls-ca-cert-file", certificate, "--save", "", "--dir", self.folder.name,
+                                 "--user", "node", "on", f">{PASSWORD}", "~karez:*",
+                                 "+exists", "+getrange", "+set", "+del"], stdout=subprocess.DEVNULL)
         self.addCleanup(pool.wait)
         self.addCleanup(pool.kill)
-        flags = ("-c", 1024, "--kv-remote", f"redis://:secret@127.0.0.1:{port}")
-        with real_server(*flags) as server, real_server(*flags) as other:
+        flags = ("-c", 1024, "--kv-remote", f"rediss://node:{PASSWORD}@127.0.0.1:{port}",
+                 "--kv-remote-cert", certificate, "--kv-remote-key", key, "--kv-remote-ca")
+        with real_server(*flags, certificate) as server, real_server(*flags, certificate) as other, \
+                real_server(*flags, self.certificate("stranger")[0]) as stranger:
             first = ask(server, prompt(2, 200))
             wait_for_metric(server, "karez_kv_store_stored_blocks_total", 12)
             self.assertEqual(ask(other, prompt(2, 200)), (first[0], 192))
+            # A server that trusts somebody else does not believe this pool, and computes.
+            self.assertEqual(ask(stranger, prompt(2, 200)), (first[0], 0))
+            wait_for_metric(stranger, "karez_kv_store_stores_stopped", 1)
+            self.assertIn('"status":"ok"', stranger.request("GET", "/health")[2].decode())
+            said = "".join(stranger.request("GET", path)[2].decode()
+                           for path in ("/health", "/metrics", "/karez/stats", "/props"))
             pool.kill()
             pool.wait()
             for seed in range(3, 6):
                 self.assertEqual(ask(other, prompt(seed, 40))[1], 0)
+        log = "".join(stranger.output + other.output)
+        self.assertIn("its certificate is not accepted", log)
+        self.assertNotIn(PASSWORD, said + log)
 
     def test_kills_under_load_leave_nothing_wrong(self):
         prompts = [prompt(seed, 80 + 30 * (seed % 4)) for seed in range(8)]

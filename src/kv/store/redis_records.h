@@ -3,45 +3,34 @@
 //   karez:1:IIIIIIIIIIIIIIII:N...N    I: identity, N: name, in hexadecimal digits
 //
 // The server decides what is kept (its maxmemory-policy). It may vanish, forget and answer anything
-// at any time; a connection that fails is made anew with the next call. Its password is in no
-// message.
+// at any time.
 // Thread: as RecordBackend: a connection for each of the two. Owns: both.
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "kv/store/block_record.h"
 #include "kv/store/record_backend.h"
+#include "kv/store/redis_address.h"
+#include "kv/store/redis_connection.h"
+#include "kv/store/tls_client.h"
 
 namespace karez {
 
-struct RedisAddress {
-  std::string host;
-  int port = 6379;
-  std::string password;  // empty: none
-  int database = 0;
-};
-
-// redis://[:PASSWORD@]HOST[:PORT][/DATABASE]; %XX in the password; an IPv6 address in brackets.
-// Fails: kInvalidArgument with what is wrong, without the password.
-Expected<RedisAddress> parse_redis_address(std::string_view url);
-
 struct RedisRecordsOptions {
   RedisAddress address;
+  TlsFiles tls{};  // with address.use_tls
   RecordShape shape;
-  std::chrono::milliseconds connect_limit{1000};
-  std::chrono::milliseconds answer_limit{3000};  // for each piece of an answer
+  std::chrono::milliseconds connect_limit{2000};  // see RedisConnectionOptions
+  std::chrono::milliseconds answer_limit{5000};
 };
 
 class RedisRecords final : public RecordBackend {
  public:
   // Does not connect yet.
-  explicit RedisRecords(RedisRecordsOptions options);
-  ~RedisRecords() override;
+  explicit RedisRecords(const RedisRecordsOptions& options);
 
   Expected<void> prepare() override { return {}; }
   Expected<std::size_t> count_present(std::span<const RecordName> chain) override;
@@ -56,11 +45,10 @@ class RedisRecords final : public RecordBackend {
   std::string key_of(const RecordName& name) const;
 
  private:
-  class Connection;
-
-  const RedisRecordsOptions options_;
-  std::unique_ptr<Connection> loads_;
-  std::unique_ptr<Connection> stores_;
+  const RedisAddress address_;
+  const RecordShape shape_;
+  RedisConnection loads_;
+  RedisConnection stores_;
 };
 
 }  // namespace karez

@@ -1,4 +1,5 @@
-// Debian's redis-server on a free port of the loopback address, with a password, for one test.
+// Debian's redis-server on a free port of the loopback address, with a password, for one test; if
+// asked for, with TLS on another port.
 //
 // Thread: one. Owns: the process.
 #pragma once
@@ -18,22 +19,35 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kv/store/redis_records.h"
+#include "kv/store/redis_address.h"
+#include "kv/store/redis_connection.h"
+#include "support/store/test_certificates.h"
 
 namespace karez::test {
 
 class RedisServer {
  public:
   // options: more arguments, such as {"--maxmemory", "2mb"}.
-  explicit RedisServer(const std::vector<std::string>& options = {}) {
-    port_ = free_port();
+  explicit RedisServer(const std::vector<std::string>& options = {}) : port_(free_port()) {
     start(options);
+  }
+  // Clients at the port with TLS need a certificate too.
+  explicit RedisServer(const TestCertificates& certificates,
+                       const std::vector<std::string>& options = {})
+      : port_(free_port()), tls_port_(free_port()) {
+    std::vector<std::string> all = {"--tls-port",         std::to_string(tls_port_),
+                                    "--tls-cert-file",    certificates.file("server"),
+                                    "--tls-key-file",     certificates.file("key"),
+                                    "--tls-ca-cert-file", certificates.file("ca")};
+    all.insert(all.end(), options.begin(), options.end());
+    start(all);
   }
   RedisServer(const RedisServer&) = delete;
   RedisServer& operator=(const RedisServer&) = delete;
   ~RedisServer() { stop(); }
 
-  RedisAddress address() const { return {"127.0.0.1", port_, kPassword, 1}; }
+  RedisAddress address() const { return {"127.0.0.1", port_, kPassword, 1, "", false}; }
+  RedisAddress tls_address() const { return {"127.0.0.1", tls_port_, kPassword, 1, "", true}; }
   void stop() {
     if (process_ > 0) {
       kill(process_, SIGKILL);
@@ -84,14 +98,15 @@ class RedisServer {
     KAREZ_CHECK(
         posix_spawnp(&process_, "redis-server", nullptr, nullptr, arguments.data(), environ) == 0,
         "redis-server is installed (scripts/setup.sh --tests)");
-    RedisRecords probe({.address = address(), .shape = {{}, 1}});
-    while (!probe.count_present(std::vector<RecordName>(1))) {
+    RedisConnection probe({.address = address()});
+    while (!probe.ask_one({"PING"})) {
       KAREZ_CHECK(waitpid(process_, nullptr, WNOHANG) == 0, "redis-server runs");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
 
-  int port_ = 0;
+  int port_;
+  int tls_port_ = 0;
   pid_t process_ = -1;
 };
 

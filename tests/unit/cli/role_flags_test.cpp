@@ -50,14 +50,22 @@ TEST(RoleFlags, ARoleOnLoopbackNeedsNothingElse) {
 }
 
 TEST(RoleFlags, EveryFlagArrives) {
-  const auto options =
-      parse({"--kv-role", "kv_both", "--kv-host", "localhost", "--kv-port", "0", "--kv-admit",
-             "sparse", "--kv-wire-type", "native", "--kv-load-failure", "recompute", "--kv-lease",
-             "7", "--kv-transports", "tcp"});
+  const auto options = parse({"--kv-role",         "kv_both",
+                              "--kv-host",         "localhost",
+                              "--kv-port",         "0",
+                              "--kv-admit",        "sparse",
+                              "--kv-wire-type",    "native",
+                              "--kv-load-failure", "recompute",
+                              "--kv-lease",        "7",
+                              "--kv-transports",   "tcp",
+                              "--kv-allow-peers",  "10.0.0.0/8:1",
+                              "--kv-peer-secret",  "0123456789 secret"});
   ASSERT_TRUE(options) << options.error().message();
   EXPECT_EQ(options->host, "127.0.0.1");
   EXPECT_EQ(options->port, 0);
   EXPECT_EQ(options->admit, KvAdmit::kSparse);
+  EXPECT_TRUE(options->allowed_peers.allow("10.1.2.3", 1));
+  EXPECT_FALSE(options->allowed_peers.allow("127.0.0.1", 1));
   EXPECT_EQ(options->load_failure, KvLoadFailure::kRecompute);
   EXPECT_EQ(options->lease.count(), 7);
   EXPECT_EQ(options->transports, KvTransports::kTcp);
@@ -99,6 +107,9 @@ TEST(RoleFlags, WrongOnesSayWhatIsAllowed) {
            {{"--kv-transports", "tcp"}, "--kv-transports needs --kv-role"},
            {{role, "kv_both", "--kv-load-failure", "wait"}, "allowed is fail, recompute"},
            {{role, "kv_both", "--kv-lease", "0"}, "--kv-lease is 0, allowed are 1"},
+           {{role, "kv_both", "--kv-allow-peers", "pool"}, "--kv-allow-peers: 'pool' is no peer"},
+           {{role, "kv_both", "--kv-allow-peers", "any"}, "must share a secret"},
+           {{role, "kv_producer", "--kv-allow-peers", "any"}, "kv_consumer or kv_both"},
            {{role, "kv_both", "--kv-peer-secret", "short"}, "5 bytes, allowed are 16"},
            {{"--kv-port", "1"}, "--kv-port needs --kv-role"},
            {{role, "kv_consumer", "--kv-lease", "3"}, "needs --kv-role kv_producer or kv_both"},

@@ -19,9 +19,14 @@ constexpr const char* kProduce = R"({"do_remote_decode":true,"do_remote_prefill"
     "remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null})";
 
 ApiResult<GenerationRequest> completion(KvRole role, const std::string& params,
-                                        const std::string& fields = R"("prompt":"hi")") {
+                                        const std::string& fields = R"("prompt":"hi")",
+                                        const AllowedPeers& allowed = {}) {
   const FakeCodec codec;
-  const ModelInfo model = {.name = "m", .context_tokens = 200, .max_num_seqs = 4, .kv_role = role};
+  const ModelInfo model = {.name = "m",
+                           .context_tokens = 200,
+                           .max_num_seqs = 4,
+                           .kv_role = role,
+                           .allowed_peers = allowed};
   const std::string body = "{" + fields + R"(,"kv_transfer_params":)" + params + "}";
   return parse_generation_request(ApiKind::kCompletion, *parse_json_object(body), "", model, codec);
 }
@@ -92,6 +97,23 @@ TEST(TransferFields, WrongOnesAreA400ThatNamesThem) {
     EXPECT_EQ(parsed.error().param, std::string("kv_transfer_params") + bad.param);
     EXPECT_THAT(parsed.error().message, HasSubstr(bad.says));
   }
+}
+
+TEST(TransferFields, AConsumerConnectsToNobodyButItsPeers) {
+  for (const char* host : {"10.0.0.1", "169.254.169.254", "localhost", "0.0.0.0"}) {
+    const auto parsed = completion(KvRole::kConsumer, consume_with("remote_host", host));
+    ASSERT_FALSE(parsed.has_value()) << host;
+    EXPECT_EQ(parsed.error().http_status, 400);
+    EXPECT_EQ(parsed.error().param, "kv_transfer_params.remote_host");
+    EXPECT_THAT(parsed.error().message, HasSubstr("--kv-allow-peers"));
+  }
+  const auto listed = AllowedPeers::parse("10.0.0.1:5600").value();
+  EXPECT_TRUE(completion(KvRole::kConsumer, consume_with("remote_host", "10.0.0.1"),
+                         R"("prompt":"hi")", listed)
+                  .has_value());
+  EXPECT_FALSE(completion(KvRole::kConsumer, consume_with("remote_host", "127.0.0.1"),
+                          R"("prompt":"hi")", listed)
+                   .has_value());
 }
 
 TEST(TransferFields, AServerWithoutTheRoleSaysWhichFlagIsNeeded) {

@@ -21,7 +21,7 @@ std::unique_ptr<RedisRecords> open(const RedisAddress& address) {
   return std::make_unique<RedisRecords>(
       RedisRecordsOptions{.address = address,
                           .shape = small_shape(),
-                          .connect_limit = std::chrono::milliseconds(500),
+                          .connect_limit = std::chrono::milliseconds(200),
                           .answer_limit = std::chrono::milliseconds(50)});
 }
 
@@ -33,28 +33,6 @@ WriteReport write(RedisRecords& redis, const std::vector<RecordKey>& keys) {
     writes.push_back({{key.name, 1}, records.back()});
   }
   return redis.write(writes);
-}
-
-TEST(RedisAddress, IsReadAndSaysWhatIsWrongWithoutThePassword) {
-  const auto full = parse_redis_address("redis://:p%20w%40:x@[::1]:7000/3");
-  ASSERT_TRUE(full);
-  EXPECT_EQ(full->host, "::1");
-  EXPECT_EQ(full->port, 7000);
-  EXPECT_EQ(full->password, "p w@:x");
-  EXPECT_EQ(full->database, 3);
-  const auto plain = parse_redis_address("redis://pool");
-  ASSERT_TRUE(plain);
-  EXPECT_EQ(plain->host, "pool");
-  EXPECT_EQ(plain->port, 6379);
-  EXPECT_TRUE(plain->password.empty());
-  for (const char* url : {"http://pool", "redis://", "redis://:secret@", "redis://user:secret@pool",
-                          "redis://:secret@pool:0", "redis://:secret@pool:x", "redis://pool:99999",
-                          "redis://:secret%2@pool", "redis://:secret@pool/x", "redis://[::1"}) {
-    const auto wrong = parse_redis_address(url);
-    ASSERT_FALSE(wrong) << url;
-    EXPECT_EQ(wrong.error().code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(wrong.error().message(), Not(HasSubstr("secret"))) << url;
-  }
 }
 
 TEST(RedisRecords, AWrongPasswordIsAFailureThatDoesNotTellIt) {
