@@ -180,6 +180,24 @@ void decode_archive_page(int head_dim, const std::byte* page, float* keys, float
   }
 }
 
+void archive_block(KvType type, int head_dim, const std::byte* slot, std::byte* page) {
+  alignas(64) std::array<float, kTokens * kMaxDim> keys;
+  alignas(64) std::array<float, kTokens * kMaxDim> values;
+  load_block_keys(type, head_dim, slot, keys.data());
+  load_block_values(type, head_dim, slot, values.data());
+  const auto stride = static_cast<std::size_t>(head_dim);
+  write_archive_page(head_dim, page, {keys.data(), stride}, {values.data(), stride});
+}
+
+void restore_block(KvType type, int head_dim, const std::byte* page, std::byte* slot) {
+  alignas(64) std::array<float, kTokens * kMaxDim> keys;
+  alignas(64) std::array<float, kTokens * kMaxDim> values;
+  decode_archive_page(head_dim, page, keys.data(), values.data());
+  const auto stride = static_cast<std::size_t>(head_dim);
+  store_in_block(type, head_dim, slot, 0, kBlockSize, {keys.data(), stride},
+                 {values.data(), stride});
+}
+
 void index_archive_page(const KeyIndexView& index, int kv_head, BlockId block, int page,
                         int head_dim, const std::byte* page_bytes) {
   alignas(64) std::array<float, kTokens * kMaxDim> keys;
