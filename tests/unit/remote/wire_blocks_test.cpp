@@ -111,6 +111,38 @@ TEST(WireBlocks, R4IsAQuarterOfBf16AndLosesOneOrTwoHundredthsOfTheSquare) {
   EXPECT_LT(static_cast<double>(wire_block_bytes(config_of(KvType::kBf16, 64))) / 4096, 0.27);
 }
 
+// Key t has an 8 at coordinate t, value t is t - i at coordinate i.
+TEST(WireBlocks, R4LooksAsTheFormatsPageSays) {
+  std::vector<float> numbers(2 * 16 * 16);
+  for (int t = 0; t < 16; ++t) {
+    for (int i = 0; i < 16; ++i) {
+      numbers[static_cast<std::size_t>(t * 16 + i)] = t == i ? 8.0F : 0.0F;
+      numbers[static_cast<std::size_t>(256 + t * 16 + i)] = static_cast<float>(t - i);
+    }
+  }
+  const std::vector<std::byte> bytes =
+      sent(config_of(KvType::kBf16, 16), block_of(KvType::kBf16, 16, numbers));
+  std::string hex;
+  for (const std::byte byte : bytes) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    hex += kDigits[std::to_integer<std::size_t>(byte) / 16];
+    hex += kDigits[std::to_integer<std::size_t>(byte) % 16];
+  }
+  EXPECT_EQ(
+      hex,
+      "CHECKSUM00000000"                                                  // checksum
+      "aaaaaaaa5555aaaaa5a5a5a5a5a55a5a55aa55aaaa5555aa5aa55aa55aa5a55a"  // keys
+      "aaaaaaaaaaaa5555a5a5a5a5a5a55a5a55aa55aa55aaaa555aa55aa55aa5a55a"
+      "aaaaaaaa5555aaaaa5a5a5a5a5a55a5a55aa55aaaa5555aa5aa55aa55aa5a55a"
+      "555555555555aaaa5a5a5a5a5a5aa5a5aa55aa55aa5555aaa55aa55aa55a5aa5"
+      "7766776688998899a9bbaabb889988999a899a89779887a90020004187b988ba"  // values
+      "7766776688998899776677668899889988678856779887a9eeffeeff779887a9"
+      "6677667799889988bcaabbaa9988998867555655cbcccbcc95dcb8eddccddcdd"
+      "6677667799889988667766779988998844333433cbcccbccdf9bce9acbcccbcc"
+      "4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f4d3f"    // scales of the keys
+      "49403e4021401340f43fde3fd43fcc3fbe3fcf3fe03fdd3f0240194027403240");  // and of the values
+}
+
 TEST(WireBlocks, AFlippedBitAnywhereOrAnotherBlockIsSeenAndNothingIsWritten) {
   const PeerConfig config = config_of(KvType::kBf16, 16);
   const WireBlocks wire(config);
@@ -141,7 +173,7 @@ TEST(WireBlocks, AnyBitsOfABlockTravel) {
     std::vector<std::byte> block(config.block_bytes);
     for (int round = 0; round < 20; ++round) {
       for (std::byte& byte : block) {
-        byte = static_cast<std::byte>(random());
+        byte = static_cast<std::byte>(random() & 0xFFU);
       }
       std::vector<std::byte> arrived(block.size());
       const std::vector<std::byte> bytes = sent(config, block);
