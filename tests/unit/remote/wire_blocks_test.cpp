@@ -130,7 +130,7 @@ TEST(WireBlocks, R4LooksAsTheFormatsPageSays) {
   }
   EXPECT_EQ(
       hex,
-      "CHECKSUM00000000"                                                  // checksum
+      "dc96db41b4a44ae0"                                                  // checksum
       "aaaaaaaa5555aaaaa5a5a5a5a5a55a5a55aa55aaaa5555aa5aa55aa55aa5a55a"  // keys
       "aaaaaaaaaaaa5555a5a5a5a5a5a55a5a55aa55aa55aaaa555aa55aa55aa5a55a"
       "aaaaaaaa5555aaaaa5a5a5a5a5a55a5a55aa55aaaa5555aa5aa55aa55aa5a55a"
