@@ -1,16 +1,19 @@
 // A prompt's KV from the store of a producer into that of a consumer, byte by byte.
+#include "engine/kv_peers.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "attention/archive_page.h"
 #include "attention/block_store.h"
-#include "engine/kv_consumer.h"
-#include "engine/kv_producer.h"
 #include "kv/tier/host_tier.h"
 #include "remote/wire_blocks.h"
 
