@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <string>
 
 #include "attention/archive_page.h"
 #include "kv/block_layout.h"
