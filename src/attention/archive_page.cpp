@@ -112,7 +112,8 @@ void unpack(const std::byte* codes, std::span<std::uint16_t> elements) {
     std::uint16_t* group = &elements[first];
     for (std::size_t part = 0; part < 4; ++part) {
       for (std::size_t j = 0; j < kWordsOfGroup; ++j) {
-        group[part * kWordsOfGroup + j] = words[j] >> 4 * part & 15U;
+        group[part * kWordsOfGroup + j] =
+            static_cast<std::uint16_t>(unsigned{words[j]} >> 4 * part & 15U);
       }
     }
   }
