@@ -8,6 +8,9 @@
                                                                (bench/random_gguf.py)
   bench/pd_bench.py throughput -m MODEL.gguf                   8 answers under a KV cap of a quarter of
                                                                theirs; memory of a request; equality
+  bench/pd_bench.py wire -m MODEL.gguf --link-mbits 1000       --kv-wire-type native and r4: bytes and
+                                                               seconds before the first token, tokens
+                                                               a second; over a link of so many Mbit/s
 
 Arms of a pair are run one right after the other, each time in the other order; figures are medians of
 the pairs. Prompts are prefilled before the clock starts. Both nodes have the same flags of attention.
@@ -19,6 +22,7 @@ import glob
 import json
 import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -96,6 +100,55 @@ class Node:
             "do_remote_decode": True, "do_remote_prefill": False})["kv_transfer_params"]
 
 
+class Link:
+    """A way to a port of this machine that lets so many Mbit/s through to whoever connects; 0: the port
+    itself. Use as a context manager."""
+
+    CHUNK_BYTES = 64 << 10
+
+    def __init__(self, port, mbits):
+        self.target, self.mbits, self.listener = port, mbits, None
+        self.port = port
+
+    def __enter__(self):
+        if self.mbits:
+            self.listener = socket.create_server(("127.0.0.1", 0))
+            self.port = self.listener.getsockname()[1]
+            threading.Thread(target=self.accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        if self.listener:
+            self.listener.close()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.target))
+            for source, sink, mbits in ((near, far, 0), (far, near, self.mbits)):
+                sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self.pump, args=(source, sink, mbits), daemon=True).start()
+
+    def pump(self, source, sink, mbits):
+        free_at = 0.0  # when all that was let through would have arrived
+        try:
+            while data := source.recv(self.CHUNK_BYTES):
+                if mbits:
+                    free_at = max(free_at, time.monotonic()) + len(data) * 8 / (mbits * 1e6)
+                    time.sleep(max(0.0, free_at - time.monotonic()))
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            source.close()
+            sink.close()
+
+    def through(self, params):
+        return {**params, "remote_port": self.port}
+
+
 def note(text):
     print(f"pd_bench.py: {text}", file=sys.stderr, flush=True)
 
@@ -124,6 +177,12 @@ def kv_token_bytes(options):
     return int(re.search(r"^bf16 +(\d+) ", table, re.M).group(1))
 
 
+def step_of(name, before, after):
+    """A server that has not done anything yet has not all of them."""
+    key = f"karez_kv_{name}_total"
+    return after[key] - before.get(key, 0)
+
+
 def measure_bytes(options):
     figures = {}
     sparse = ["--token-budget", options.budget]
@@ -147,13 +206,9 @@ def measure_bytes(options):
                     one = node.metrics()
                     node.complete(prompt, 2, kv_transfer_params=producer.prefill(prompt))
                     two = node.metrics()
-                    def step(name, a, b):
-                        # A server that has not done anything yet has not all of them.
-                        key = f"karez_kv_{name}_total"
-                        return b[key] - a.get(key, 0)
-                    full = step("admit_full_bytes", before, one)
-                    first = step("admit_bytes", before, one)
-                    second = step("peer_received_bytes", one, two)
+                    full = step_of("admit_full_bytes", before, one)
+                    first = step_of("admit_bytes", before, one)
+                    second = step_of("peer_received_bytes", one, two)
                     figures[f"{depth} {admit}"] = {
                         "kv_bytes": full, "bytes_before_first_token": first,
                         "full_over_first": full / first, "bytes_before_second_token": second,
@@ -162,8 +217,10 @@ def measure_bytes(options):
     return figures
 
 
-def throughput_run(node, producer, questions, options):
+def throughput_run(node, producer, questions, options, link=None):
     params = [producer.prefill(prompt) for prompt in questions]
+    if link:
+        params = [link.through(one) for one in params]
     texts = [None] * len(questions)
     idle = node.own_bytes()
 
@@ -235,31 +292,93 @@ def throughput(options):
             "roomy": roomy, "pairs": pairs}
 
 
+def wire_run(wire_type, admit, producer, questions, link, options, flags):
+    with Node(options, "kv_consumer", *flags, "--no-prefix-cache", "--kv-admit", admit,
+              "--kv-wire-type", wire_type) as node:
+        # The connection, and whatever a process does once.
+        node.complete(questions[1], 1, kv_transfer_params=link.through(producer.prefill(questions[1])))
+        params = link.through(producer.prefill(questions[0]))
+        before = node.metrics()
+        begun = time.monotonic()
+        node.complete(questions[0], 1, kv_transfer_params=params)
+        seconds = time.monotonic() - begun
+        after = node.metrics()
+        figures = {"bytes_before_first_token": step_of("admit_bytes", before, after),
+                   "kv_bytes": step_of("admit_full_bytes", before, after),
+                   "seconds_to_first_token": seconds}
+        rates = throughput_run(node, producer, questions, options, link)
+        figures["tokens_per_second"] = rates["tokens_per_second"]
+        figures["received_bytes"] = step_of("peer_received_bytes", after, node.metrics())
+        note(f"{admit} {wire_type}: {json.dumps(figures)}")
+        return figures
+
+
+def measure_wire(options):
+    depth = options.depth[0]
+    options.context = depth + options.tokens + 64
+    whole = kv_token_bytes(options) * options.context * options.requests
+    room = whole + whole // 8 + (64 << 20)
+    sparse = ["--token-budget", options.budget]
+    figures = {}
+    with Node(options, "kv_producer", *sparse, "--kv-fast-bytes", room,
+              "--kv-host-bytes", room) as producer:
+        questions = prompts(producer, max(options.requests, 2), depth)
+        port = producer.prefill(questions[0])["remote_port"]
+        for prompt in questions[1:]:
+            producer.complete(prompt, 1)
+        note(f"{len(questions)} prompts of {depth} tokens prefilled")
+        with Link(port, options.link_mbits) as link:
+            for admit in options.admit:
+                flags = [*sparse, "--kv-fast-bytes", room]
+                if admit == "sparse":
+                    flags += ["--kv-host-bytes", room]  # most of it untouched
+                pairs = []
+                for pair in range(options.pairs):
+                    arms = options.wire_type if pair % 2 == 0 else options.wire_type[::-1]
+                    pairs.append({arm: wire_run(arm, admit, producer, questions, link, options, flags)
+                                  for arm in arms})
+                median = {arm: {name: statistics.median(pair[arm][name] for pair in pairs)
+                                for name in pairs[0][arm]} for arm in options.wire_type}
+                entry = {"median": median, "pairs": pairs}
+                if set(options.wire_type) == {"native", "r4"}:
+                    entry["r4_over_native"] = {
+                        name: statistics.median(pair["r4"][name] / pair["native"][name]
+                                                for pair in pairs) for name in median["r4"]}
+                figures[admit] = entry
+    return {"depth": depth, "link_mbits": options.link_mbits, "requests": options.requests,
+            "tokens_each": options.tokens, "admit": figures}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["bytes", "throughput"])
+    parser.add_argument("what", choices=["bytes", "throughput", "wire"])
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("--karez", default="build/release/karez", help="(build/release/karez)")
     parser.add_argument("--depth", default="7900", help="tokens of a prompt; bytes: a list (7900)")
-    parser.add_argument("--admit", default="full,sparse", help="bytes (full,sparse)")
+    parser.add_argument("--admit", default="full,sparse", help="bytes, wire (full,sparse)")
+    parser.add_argument("--wire-type", default="native,r4", help="wire (native,r4)")
+    parser.add_argument("--link-mbits", type=float, default=0, help="wire; 0: as fast as it goes (0)")
     parser.add_argument("--budget", type=int, default=512, help="(512)")
-    parser.add_argument("--requests", type=int, default=8, help="throughput (8)")
-    parser.add_argument("--tokens", type=int, default=128, help="throughput, of an answer (128)")
+    parser.add_argument("--requests", type=int, default=8, help="throughput, wire (8)")
+    parser.add_argument("--tokens", type=int, default=128, help="throughput, wire: of an answer (128)")
     parser.add_argument("--share", type=int, default=4,
                         help="throughput: the cap is this part of the KV of all requests (4)")
     parser.add_argument("--pairs", type=int, default=3, help="(3)")
     parser.add_argument("--threads", type=int, default=2, help="(2)")
-    parser.add_argument("--transports", default="shm,tcp", help="(shm,tcp)")
+    parser.add_argument("--transports", help="(shm,tcp; wire: tcp, so that both take the same way)")
     parser.add_argument("--json", metavar="FILE", help="write the figures here as well")
     options = parser.parse_args()
     options.depth = [int(depth) for depth in options.depth.split(",")]
     options.admit = options.admit.split(",")
+    options.wire_type = options.wire_type.split(",")
+    options.transports = options.transports or ("tcp" if options.what == "wire" else "shm,tcp")
     if options.what == "bytes":
         options.requests = 1
     result = {"model": os.path.basename(options.model), "what": options.what,
               "token_budget": options.budget,
-              "figures": measure_bytes(options) if options.what == "bytes" else throughput(options)}
+              "figures": {"bytes": measure_bytes, "throughput": throughput,
+                          "wire": measure_wire}[options.what](options)}
     output = json.dumps(result, indent=2)
     print(output)
     if options.json:

@@ -104,12 +104,19 @@ void pack(std::span<const std::uint16_t> elements, std::byte* codes) {
   }
 }
 
-float level_at(const std::byte* codes, std::size_t element) {
-  const std::size_t in_group = element % kGroup;
-  const std::size_t word = element / kGroup * kWordsOfGroup + in_group % kWordsOfGroup;
-  const std::size_t bit = 4 * (in_group / kWordsOfGroup);
-  const auto byte = static_cast<unsigned>(codes[2 * word + bit / 8]);
-  return static_cast<float>(byte >> bit % 8 & 15U) - kMiddle;
+// The inverse.
+void unpack(const std::byte* codes, std::span<std::uint16_t> elements) {
+  for (std::size_t first = 0; first < elements.size(); first += kGroup) {
+    std::array<std::uint16_t, kWordsOfGroup> words;
+    std::memcpy(words.data(), codes + first / 2, sizeof words);
+    std::uint16_t* group = &elements[first];
+    for (std::size_t part = 0; part < 4; ++part) {
+      for (std::size_t j = 0; j < kWordsOfGroup; ++j) {
+        group[part * kWordsOfGroup + j] =
+            static_cast<std::uint16_t>(unsigned{words[j]} >> 4 * part & 15U);
+      }
+    }
+  }
 }
 
 // Where coordinate i of token t stands among the keys or the values.
@@ -147,12 +154,15 @@ void write_half(int head_dim, std::byte* codes, std::byte* scales, TokenRows row
 template <class ElementOf>
 void decode_half(int head_dim, const std::byte* codes, const std::byte* scales, float* out,
                  const ElementOf& element_of) {
+  std::array<std::uint16_t, kTokens * kMaxDim> elements;
+  unpack(codes, std::span(elements).first(kTokens * static_cast<std::size_t>(head_dim)));
   for (int t = 0; t < kBlockSize; ++t) {
     std::uint16_t scale;
     std::memcpy(&scale, scales + static_cast<std::size_t>(t) * sizeof scale, sizeof scale);
     float* row = out + t * head_dim;
+    const float step = from_bf16(scale);
     for (int i = 0; i < head_dim; ++i) {
-      row[i] = level_at(codes, element_of(head_dim, t, i)) * from_bf16(scale);
+      row[i] = (static_cast<float>(elements[element_of(head_dim, t, i)]) - kMiddle) * step;
     }
     rotate_key_back({row, static_cast<std::size_t>(head_dim)});
   }
@@ -178,6 +188,24 @@ void decode_archive_page(int head_dim, const std::byte* page, float* keys, float
     decode_half(head_dim, page + layout.values_offset, page + layout.value_scales_offset, values,
                 ValueElement());
   }
+}
+
+void archive_block(KvType type, int head_dim, const std::byte* slot, std::byte* page) {
+  alignas(64) std::array<float, kTokens * kMaxDim> keys;
+  alignas(64) std::array<float, kTokens * kMaxDim> values;
+  load_block_keys(type, head_dim, slot, keys.data());
+  load_block_values(type, head_dim, slot, values.data());
+  const auto stride = static_cast<std::size_t>(head_dim);
+  write_archive_page(head_dim, page, {keys.data(), stride}, {values.data(), stride});
+}
+
+void restore_block(KvType type, int head_dim, const std::byte* page, std::byte* slot) {
+  alignas(64) std::array<float, kTokens * kMaxDim> keys;
+  alignas(64) std::array<float, kTokens * kMaxDim> values;
+  decode_archive_page(head_dim, page, keys.data(), values.data());
+  const auto stride = static_cast<std::size_t>(head_dim);
+  store_in_block(type, head_dim, slot, 0, kBlockSize, {keys.data(), stride},
+                 {values.data(), stride});
 }
 
 void index_archive_page(const KeyIndexView& index, int kv_head, BlockId block, int page,

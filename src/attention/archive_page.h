@@ -1,4 +1,5 @@
-// Archived pages: 16 pairs of one KV head in 4 bits a coordinate, for context that was compressed.
+// Archived pages: 16 pairs of one KV head in 4 bits a coordinate, for context that was compressed
+// and for blocks on their way to another node.
 //
 // Keys and values are rotated (key_rotation.h), then each coordinate gets one of 16 levels,
 // (code - 7.5) x scale, with one scale for a token's key and one for its value, bf16. A quarter of
@@ -56,6 +57,12 @@ void write_archive_page(int head_dim, std::byte* page, TokenRows keys, TokenRows
 
 // f32 [16][head_dim] each, rotated back; null: not wanted.
 void decode_archive_page(int head_dim, const std::byte* page, float* keys, float* values);
+
+// A block of the store as a page, and the block that a page stands for, in the store's type: what a
+// node that gets the page has. Tokens that were not written are whatever was there, as in the
+// block.
+void archive_block(KvType type, int head_dim, const std::byte* slot, std::byte* page);
+void restore_block(KvType type, int head_dim, const std::byte* page, std::byte* slot);
 
 // The records of a page of a block in the index, from its decoded keys.
 // Requires: index.has_pages().

@@ -37,6 +37,7 @@ struct EvalFlags {
   std::vector<std::string> block_indexes = {"r2"};
   std::vector<std::string> kv_types = {"bf16"};
   std::string reference_type;
+  std::string prompt_kv = "native";
   SparseFlags selection;  // budget and index are in the lists above
   std::optional<int> decode_tokens;
   std::optional<int> recall_stride;
@@ -150,6 +151,15 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
       return fail(type.error().code(), "--reference-type: " + type.error().message());
     }
     options.reference_type = *type;
+  }
+  const auto prompt_kv = parse_kv_wire_type(flags.prompt_kv);
+  if (!prompt_kv) {
+    return fail(prompt_kv.error().code(), "--prompt-kv: " + prompt_kv.error().message());
+  }
+  options.prompt_kv = *prompt_kv;
+  if (is_generated && options.prompt_kv != KvWireType::kNative) {
+    return fail(StatusCode::kInvalidArgument,
+                "--prompt-kv has no effect with --generate, which has no prompt");
   }
   for (const EvalMode& mode : options.modes) {
     SparseFlags selection = flags.selection;
@@ -282,6 +292,10 @@ void add_eval_command(CLI::App& app, int& exit_code) {
       ->delimiter(',');
   eval->add_option("--reference-type", flags->reference_type,
                    "KV type of the dense reference (the mode's own)");
+  eval->add_option(
+      "--prompt-kv", flags->prompt_kv,
+      "How the prompt's KV comes to the modes, as serve --kv-wire-type has it: native, "
+      "r4 (native)");
   eval->add_option("--recent-window", flags->selection.recent_window,
                    "Latest tokens that are always attended to (128)");
   eval->add_option("--sink-tokens", flags->selection.sink_tokens,

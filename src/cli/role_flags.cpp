@@ -132,10 +132,10 @@ Expected<void> check_is_used(const RoleFlags& flags, const RoleOptions& options)
            Use{"--kv-host", !flags.host.empty(), options.is_on(), any},
            Use{"--kv-port", flags.port.has_value(), options.is_on(), any},
            Use{"--kv-peer-secret-file", !flags.peer_secret_file.empty(), options.is_on(), any},
-           Use{"--kv-wire-type", !flags.wire_type.empty(), options.is_on(), any},
            Use{"--kv-transports", !flags.transports.empty(), options.is_on(), any},
            Use{"--kv-admit", !flags.admit.empty(), options.consumes(), consumer},
            Use{"--kv-allow-peers", !flags.allow_peers.empty(), options.consumes(), consumer},
+           Use{"--kv-wire-type", !flags.wire_type.empty(), options.consumes(), consumer},
            Use{"--kv-load-failure", !flags.load_failure.empty(), options.consumes(), consumer},
            Use{"--kv-lease", flags.lease_seconds.has_value(), options.produces(), producer},
        }) {
@@ -205,7 +205,10 @@ void add_role_flags(CLI::App& command, RoleFlags& flags) {
       "--kv-admit", flags.admit, "HOW",
       "What a consumer takes in before the first token: full, or sparse: what the first steps read "
       "(default: full)");
-  text("--kv-wire-type", flags.wire_type, "TYPE", "How KV travels: native (default: native)");
+  text("--kv-wire-type", flags.wire_type, "TYPE",
+       "How KV comes to a consumer: native, or r4: 4 bits a number, a quarter of the bytes, not "
+       "quite "
+       "the same KV (default: native)");
   text("--kv-transports", flags.transports, "LIST",
        "Ways to peers: shm,tcp (shared memory where the peer is on this machine) or tcp (default: "
        "shm,tcp)");

@@ -56,7 +56,8 @@ void EngineLoop::start_admitted(const KvConsumer::Ready& arrived) {
   for (const SampledToken& sample : first.samples) {
     generated.push_back(sample.token);
   }
-  scheduler_.add_computed(*request, compression, arrived.kv, arrived.num_remote_tokens, generated);
+  scheduler_.add_computed(*request, compression, arrived.kv,
+                          {arrived.num_remote_tokens, arrived.is_exact}, generated);
 }
 
 bool EngineLoop::waits_for_peers() const {

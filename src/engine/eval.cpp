@@ -136,6 +136,7 @@ class Evaluation {
     report_.dense_layers = options_.sparse.dense_layers;
     report_.select_per = options_.sparse.select_per == SelectPer::kHead ? "KV head" : "layer";
     report_.key_centre = options_.key_centre.name;
+    report_.prompt_kv = to_string(options_.prompt_kv);
     report_.recall_stride = options_.sparse.recall_stride;
     report_.seed = options_.seed;
     for (const EvalMode& mode : options_.modes) {
@@ -153,6 +154,11 @@ class Evaluation {
 
   KvType reference_type(KvType mode_type) const {
     return options_.reference_type.value_or(mode_type);
+  }
+
+  // Whether the prompt of modes of a type is that of their reference too.
+  bool shares_prompt(KvType mode_type) const {
+    return mode_type == reference_type(mode_type) && options_.prompt_kv == KvWireType::kNative;
   }
 
   // Of modes with one runner, as many as are small together while the longest document is read.
@@ -191,7 +197,7 @@ class Evaluation {
              row_cost(0, static_cast<int>(document.tokens.size()) - 1);
     }
     const int prompt = prompt_tokens(document);
-    const double prompts = group.kv_type == reference_type(group.kv_type) ? 1 : 2;
+    const double prompts = shares_prompt(group.kv_type) ? 1 : 2;
     return prompts * row_cost(0, prompt) + 2.0 * static_cast<double>(group.modes.size()) *
                                                row_cost(prompt, prompt + document.num_decoded);
   }
@@ -212,9 +218,12 @@ class Evaluation {
     if (auto read = read_prompt(document, **runner, group.kv_type, group.index, prompt); !read) {
       return read;
     }
+    if (options_.prompt_kv == KvWireType::kR4) {
+      prompt.sequence->archive_and_restore();
+    }
     const KvType reference_type = this->reference_type(group.kv_type);
     Prompt other;
-    if (reference_type != group.kv_type) {
+    if (!shares_prompt(group.kv_type)) {
       auto reference = runners_->runner_of({.kv_type = reference_type});
       if (!reference) {
         return fail(reference.error());
@@ -225,7 +234,7 @@ class Evaluation {
       }
     }
     for (const std::size_t mode : group.modes) {
-      const Prompt& reference = reference_type == group.kv_type ? prompt : other;
+      const Prompt& reference = shares_prompt(group.kv_type) ? prompt : other;
       if (auto done = run_mode(document, mode, prompt, reference); !done) {
         return done;
       }

@@ -22,6 +22,7 @@
 #include "attention/sparse_rows.h"
 #include "base/status.h"
 #include "engine/eval_report.h"
+#include "engine/role_options.h"
 #include "kv/kv_types.h"
 
 namespace karez {
@@ -41,6 +42,9 @@ struct EvalOptions {
   // If modes compress: so many of the last tokens count as generated; 0: all but the first 64.
   int generated_tokens = 0;
   std::optional<KvType> reference_type;  // of dense attention; none: that of the mode
+  // How the prompt's KV has come to the modes; the reference has it as it was computed. The key
+  // index is of the keys as they were computed. No effect on modes that compress.
+  KvWireType prompt_kv = KvWireType::kNative;
   SparseOptions sparse;  // of all sparse modes; their budget and index come from the mode
 
   // Whose mean keys are the centre of the key index; empty: the centre is zero.

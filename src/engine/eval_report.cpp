@@ -132,9 +132,10 @@ class TableWriter {
       text_ += compression_table(report_);
     } else {
       add("{}: recent window {}, sink {}, dense layers {}, one selection for each {}, key centre: "
-          "{}\n\n",
+          "{}{}\n\n",
           report_.model, report_.recent_window, report_.sink_tokens, report_.dense_layers,
-          report_.select_per, report_.key_centre.empty() ? "zero" : report_.key_centre);
+          report_.select_per, report_.key_centre.empty() ? "zero" : report_.key_centre,
+          report_.prompt_kv == "r4" ? ", the prompt's KV through r4" : "");
       quality();
     }
     by_depth();
@@ -408,6 +409,7 @@ nlohmann::json to_json(const EvalReport& report) {
                          {"dense_layers", report.dense_layers},
                          {"select_per", report.select_per},
                          {"key_centre", report.key_centre},
+                         {"prompt_kv", report.prompt_kv},
                          {"recall_stride", report.recall_stride},
                          {"seed", report.seed}};
   json["modes"] = nlohmann::json::array();

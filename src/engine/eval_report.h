@@ -94,6 +94,7 @@ struct EvalReport {
   int sink_tokens = 0;
   int dense_layers = 0;
   std::string select_per;
+  std::string prompt_kv;   // how the prompt's KV has come to the modes: "native", "r4"
   std::string key_centre;  // the text that the index's centre is the mean key of; empty: zero
   int recall_stride = 0;
   std::uint64_t seed = 0;

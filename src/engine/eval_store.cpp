@@ -57,6 +57,22 @@ int EvalSequence::num_tokens() const { return store_->kv->num_tokens(id_); }
 
 BlockTableView EvalSequence::table(int group) const { return store_->kv->table(id_, group); }
 
+void EvalSequence::archive_and_restore() {
+  const KVCacheManager& kv = *store_->kv;
+  const KVCacheSpec& spec = kv.spec();
+  KAREZ_CHECK(num_tokens() % kBlockSize == 0, "whole blocks are archived");
+  std::vector<std::byte> page(ArchiveLayout::of(spec.head_dim).page_bytes);
+  for (int layer = 0; layer < spec.num_layers; ++layer) {
+    const KVLayerView view = kv.layer(layer);
+    for (const BlockId block : kv.table(id_, kv.group_of_layer(layer))) {
+      for (int head = 0; !block.is_none() && head < spec.num_kv_heads; ++head) {
+        archive_block(spec.type, spec.head_dim, view.slot(head, block), page.data());
+        restore_block(spec.type, spec.head_dim, page.data(), view.slot(head, block));
+      }
+    }
+  }
+}
+
 Expected<std::span<const float>> EvalSequence::append(ModelRunner& runner,
                                                       std::span<const TokenId> tokens,
                                                       int first_sparse_position, bool wants_logits,

@@ -43,6 +43,10 @@ class EvalSequence {
   int num_tokens() const;
   BlockTableView table(int group) const;
 
+  // Puts what is left of each block after 4 bits a number (archive_page.h) in its place. The index
+  // stays as it is. Requires: whole blocks, and no other sequence has them.
+  void archive_and_restore();
+
   // One step of the runner with all tokens as rows. Rows from first_sparse_position on select.
   // Returns: f32 [tokens][vocab] if wants_logits, else nothing; valid until the runner's next step.
   // queries: keeps those of the rows; null: nobody asks for them.

@@ -11,6 +11,7 @@
 #include "engine/exported_index.h"
 #include "engine/kv_producer.h"
 #include "kv/window_blocks.h"
+#include "remote/wire_blocks.h"
 
 namespace karez {
 namespace {
@@ -319,9 +320,12 @@ void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
       std::memcpy(done.logits.data(), arrival.manifest.note.data(), arrival.manifest.note.size());
     }
     done.num_remote_tokens = num_remote_tokens(arrival);
+    done.is_exact = pool_->is_exact();
     kv_.write_home(arrival.kv);
     ++counters_.admitted;
-    counters_.bytes_admitted += arrival.manifest.bytes_received + arrival.blocks_read * block_bytes;
+    counters_.bytes_admitted +=
+        arrival.manifest.bytes_received +
+        arrival.blocks_read * static_cast<std::int64_t>(wire_block_bytes(pool_->config()));
     counters_.bytes_full += all * block_bytes;
     counters_.admit_seconds += std::chrono::duration<double>(clock_.now() - arrival.begun).count();
     if (done.num_remote_tokens == 0) {

@@ -48,6 +48,7 @@ class KvConsumer {
                                 // but the last one; none: failed
     std::vector<float> logits;  // f32 [vocab_size], of the last token
     int num_remote_tokens = 0;  // the first of them, whose blocks stay with the producer
+    bool is_exact = true;       // the KV is the producer's, and not only like it
     std::optional<Status> error;
   };
 

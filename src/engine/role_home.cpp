@@ -11,6 +11,7 @@
 #include "kv/store/record_key.h"
 #include "kv/tier/host_tier.h"
 #include "kv/window_blocks.h"
+#include "remote/wire_blocks.h"
 
 namespace karez {
 namespace {
@@ -91,8 +92,12 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
   }
   PeerPoolOptions pool;
   pool.config = home.config;
+  pool.config.wire_type = to_string(role.wire_type);
   pool.secret = role.peer_secret;
   pool.use_shared_memory = role.transports == KvTransports::kSharedMemory;
+  if (const auto problem = check_wire_type(pool.config)) {
+    return fail(problem->code(), "--kv-wire-type: " + problem->message());
+  }
   auto made = PeerPool::create(pool);
   if (!made) {
     return fail(std::move(made.error()));

@@ -30,8 +30,9 @@ constexpr std::array<Named<KvAdmit>, 2> kAdmits = {{
     {"full", KvAdmit::kFull},
     {"sparse", KvAdmit::kSparse},
 }};
-constexpr std::array<Named<KvWireType>, 1> kWireTypes = {{
+constexpr std::array<Named<KvWireType>, 2> kWireTypes = {{
     {"native", KvWireType::kNative},
+    {"r4", KvWireType::kR4},
 }};
 constexpr std::array<Named<KvTransports>, 2> kTransports = {{
     {"shm,tcp", KvTransports::kSharedMemory},

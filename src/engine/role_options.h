@@ -33,7 +33,10 @@ std::string_view to_string(KvAdmit admit);
 Expected<KvAdmit> parse_kv_admit(std::string_view name);
 
 // How blocks travel.
-enum class KvWireType { kNative };  // as they are stored
+enum class KvWireType {
+  kNative,  // as they are stored
+  kR4,      // rotated, in 4 bits a number: a quarter of the bytes, and not quite the same KV
+};
 std::string_view to_string(KvWireType type);
 Expected<KvWireType> parse_kv_wire_type(std::string_view name);
 
@@ -59,7 +62,7 @@ struct RoleOptions {
   int port = 5600;                 // 0: any free one
   std::string peer_secret;         // equal on all peers; empty only on loopback
   KvAdmit admit = KvAdmit::kFull;
-  KvWireType wire_type = KvWireType::kNative;
+  KvWireType wire_type = KvWireType::kNative;  // that a consumer asks for
   KvTransports transports = KvTransports::kSharedMemory;
   KvLoadFailure load_failure = KvLoadFailure::kFail;
   AllowedPeers allowed_peers;      // that a consumer takes KV from

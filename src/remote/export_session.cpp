@@ -86,13 +86,17 @@ ExportSession::Answer ExportSession::hello(const WireFrame& frame) {
   if (!hello) {
     return bad_message(frame.request, hello.error());
   }
+  if (is_wire_type(hello->config.wire_type)) {
+    config_.wire_type = hello->config.wire_type;
+  }
   // The consumer reads this text: "here" is the consumer.
-  if (const std::optional<Status> mismatch = find_mismatch(hello->config, context_.config)) {
+  if (const std::optional<Status> mismatch = find_mismatch(hello->config, config_)) {
     return refuse(frame.request, *mismatch);
   }
   if (const std::optional<Status> problem = check_peer_config(hello->config)) {
     return refuse(frame.request, *problem);
   }
+  wire_ = WireBlocks(config_);
   if (const std::optional<Status> problem = fill_random(own_nonce_)) {
     return refuse(frame.request, *problem);
   }
@@ -101,7 +105,7 @@ ExportSession::Answer ExportSession::hello(const WireFrame& frame) {
   return {encode(frame.request, HelloReplyMessage{own_nonce_,
                                                   make_proof(context_.secret, PeerSide::kProducer,
                                                              consumer_nonce_, own_nonce_),
-                                                  context_.config}),
+                                                  config_}),
           false};
 }
 
@@ -202,7 +206,7 @@ ExportSession::Answer ExportSession::heartbeat(const WireFrame& frame, Clock::Ti
 }
 
 ExportSession::Answer ExportSession::read_blocks(const WireFrame& frame, Clock::TimePoint now) {
-  const Expected<ReadBlocksMessage> read = decode_read_blocks(frame.body, context_.config);
+  const Expected<ReadBlocksMessage> read = decode_read_blocks(frame.body, config_);
   if (!read) {
     return bad_message(frame.request, read.error());
   }
@@ -211,12 +215,11 @@ ExportSession::Answer ExportSession::read_blocks(const WireFrame& frame, Clock::
     context_.stats->reads_refused += static_cast<std::int64_t>(read->blocks.size());
     return error(frame.request, lease_has_ended());
   }
-  const std::size_t block_bytes = context_.config.block_bytes;
   WireWriter writer(WireType::kBlockData, frame.request);
   writer.put(read->lease)
       .put(static_cast<std::uint32_t>(read->blocks.size()))
       .put(std::uint32_t{0});
-  const std::span<std::byte> room = writer.put_room(read->blocks.size() * block_bytes);
+  const std::span<std::byte> room = writer.put_room(read->blocks.size() * wire_.bytes());
   for (std::size_t i = 0; i < read->blocks.size(); ++i) {
     const std::uint32_t index = read->blocks[i];
     if (index >= exported->blocks.size() || exported->blocks[index].is_absent()) {
@@ -226,8 +229,8 @@ ExportSession::Answer ExportSession::read_blocks(const WireFrame& frame, Clock::
                                       "there",
                                       index, exported->blocks.size())});
     }
-    std::memcpy(room.data() + i * block_bytes,
-                context_.memory.data() + exported->blocks[index].offset, block_bytes);
+    wire_.put(context_.memory.data() + exported->blocks[index].offset,
+              room.data() + i * wire_.bytes());
   }
   context_.stats->blocks_sent += static_cast<std::int64_t>(read->blocks.size());
   return {writer.finish(), false};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "remote/export_table.h"
+#include "remote/wire_blocks.h"
 #include "remote/wire_messages.h"
 
 namespace karez {
@@ -34,7 +35,8 @@ class ExportSession {
     bool closes = false;           // the peer made no sense; cut it off
   };
 
-  ExportSession(const ExportSessionContext& context, SessionId id) : context_(context), id_(id) {}
+  ExportSession(const ExportSessionContext& context, SessionId id)
+      : context_(context), id_(id), config_(context.config), wire_(context.config) {}
 
   Answer handle(std::span<const std::byte> bytes, Clock::TimePoint now);
   bool is_ready() const { return state_ == State::kReady; }
@@ -55,6 +57,8 @@ class ExportSession {
 
   const ExportSessionContext& context_;
   SessionId id_;
+  PeerConfig config_;  // this node's, with the wire type that the consumer has asked for
+  WireBlocks wire_;
   State state_ = State::kNew;
   Nonce consumer_nonce_ = {};
   Nonce own_nonce_ = {};

@@ -6,6 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include "remote/wire_blocks.h"
+
 namespace karez {
 
 namespace {
@@ -81,9 +83,8 @@ std::optional<Status> check_peer_config(const PeerConfig& config) {
   if (problem) {
     return problem;
   }
-  if (config.wire_type != "native") {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("a peer's wire_type is {}, allowed is native", config.wire_type));
+  if (std::optional<Status> cannot_travel = check_wire_type(config)) {
+    return cannot_travel;
   }
   // Places in a manifest have 32 bits.
   const std::uint64_t num_blocks =

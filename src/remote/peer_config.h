@@ -25,7 +25,7 @@ struct PeerConfig {
   std::string kv_type;               // "bf16"; names are at most kMaxNameBytes of printable ASCII
   std::string index_kind;            // "r2"; "none": no key index travels
   std::uint64_t index_bytes = 0;     // of one block, layer and head; 0 with "none"
-  std::string wire_type = "native";  // how blocks travel; nothing else is spoken yet
+  std::string wire_type = "native";  // how blocks travel (wire_blocks.h): the consumer's choice
   std::uint32_t max_tokens = 0;      // this node's longest sequence; may differ between peers
 
   friend bool operator==(const PeerConfig&, const PeerConfig&) = default;
@@ -35,7 +35,8 @@ struct PeerConfig {
 std::optional<Status> check_peer_config(const PeerConfig& config);
 
 // nullopt: the two fit together. Else kInvalidArgument: "peers do not fit: block_tokens is 16 here
-// and 32 there". max_tokens is not compared.
+// and 32 there". max_tokens is not compared. wire_type is, so an exporter takes the consumer's
+// first, if it knows it.
 std::optional<Status> find_mismatch(const PeerConfig& here, const PeerConfig& there);
 
 }  // namespace karez

@@ -20,6 +20,7 @@ constexpr int kHeartbeatsPerLease = 3;
 PeerConnection::PeerConnection(const PeerPoolOptions& options, PeerPoolStats& stats, Send send,
                                Clock::TimePoint now)
     : options_(options),
+      wire_(options.config),
       stats_(stats),
       send_(std::move(send)),
       problem_(StatusCode::kUnavailable, "not connected"),

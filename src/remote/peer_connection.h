@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "remote/peer_pool.h"
+#include "remote/wire_blocks.h"
 #include "remote/wire_messages.h"
 
 namespace karez {
@@ -124,6 +125,7 @@ class PeerConnection {
   std::uint64_t next_request() { return ++last_request_; }
 
   const PeerPoolOptions& options_;
+  WireBlocks wire_;
   PeerPoolStats& stats_;
   Send send_;
   State state_ = State::kGreeting;

@@ -2,10 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "kv/tier/home_space.h"
 #include "remote/peer_connection.h"
 
 namespace karez {
@@ -159,7 +157,6 @@ void PeerConnection::take_block_data(const WireFrame& frame) {
                            data->num_blocks, data->lease, message.blocks.size(), message.lease)});
     return;
   }
-  const std::size_t block_bytes = options_.config.block_bytes;
   for (std::size_t i = 0; i < message.blocks.size(); ++i) {
     const BlockOfRead& block = message.blocks[i];
     const auto reading = readings_.find(block.reading);
@@ -168,9 +165,8 @@ void PeerConnection::take_block_data(const WireFrame& frame) {
     }
     const RemoteRead& read = reading->second.read;
     const auto index = static_cast<std::size_t>(block.block);
-    const std::byte* bytes = data->bytes.data() + i * block_bytes;
-    if (block_checksum(bytes, block_bytes) == read.blocks[index].checksum) {
-      std::memcpy(read.memory[index], bytes, block_bytes);
+    if (wire_.take(data->bytes.data() + i * wire_.bytes(), read.blocks[index].checksum,
+                   read.memory[index])) {
       ++stats_.blocks_read;
       finish_block(block.reading, TransferStatus::kOk);
     } else {

@@ -14,6 +14,7 @@
 #include "remote/peer_connection.h"
 #include "remote/shared_reader.h"
 #include "remote/ucx_network.h"
+#include "remote/wire_blocks.h"
 
 namespace karez {
 
@@ -260,6 +261,7 @@ class PeerPool::Impl {
   }
 
   const PeerConfig& config() const { return options_.config; }
+  bool is_exact() const { return options_.config.wire_type == kNativeWire; }
   Clock::TimePoint now() const { return clock_.now(); }
   PeerPoolStats stats() const {
     PeerPoolStats stats = stats_;
@@ -299,6 +301,9 @@ class PeerPool::Impl {
 
   // What fails here leaves messages as the way.
   void attach(Peer& peer, const ReadyMessage& ready) {
+    if (!is_exact()) {
+      return;  // out of memory a block comes as it lies there
+    }
     if (options_.use_shared_memory && !ready.shared_key.empty()) {
       if (!shared_reader_) {
         Expected<std::unique_ptr<SharedReader>> reader =
@@ -427,6 +432,7 @@ void PeerPool::wait_until(Clock::TimePoint time) { impl_->wait_until(time); }
 int PeerPool::wait_descriptor() const { return impl_->wait_descriptor(); }
 bool PeerPool::prepare_wait() { return impl_->prepare_wait(); }
 const PeerConfig& PeerPool::config() const { return impl_->config(); }
+bool PeerPool::is_exact() const { return impl_->is_exact(); }
 Clock::TimePoint PeerPool::now() const { return impl_->now(); }
 PeerPoolStats PeerPool::stats() const { return impl_->stats(); }
 

@@ -34,9 +34,11 @@ using FetchId = StrongId<struct FetchIdTag>;
 
 struct PeerPoolOptions {
   PeerConfig config;
-  std::string secret;              // see KvExporterOptions
-  bool use_shared_memory = true;   // where the peer is on this machine and offers it
-  bool one_sided_network = false;  // see KvExporterOptions; both sides must have it
+  std::string secret;  // see KvExporterOptions
+  // Where the peer is on this machine and offers it. Blocks lie there as they are: with a wire type
+  // that is not native they come in messages, whatever this says.
+  bool use_shared_memory = true;
+  bool one_sided_network = false;  // likewise; see KvExporterOptions; both sides must have it
   std::string transports;          // see KvExporterOptions
   Clock::Duration connect_timeout = std::chrono::seconds(5);  // to the end of the handshake
   Clock::Duration read_timeout = std::chrono::seconds(5);     // of a block
@@ -150,6 +152,8 @@ class PeerPool {
   bool prepare_wait();
 
   const PeerConfig& config() const;
+  // What is read is what the exporter has, and not only like it.
+  bool is_exact() const;
   Clock::TimePoint now() const;
   PeerPoolStats stats() const;
 

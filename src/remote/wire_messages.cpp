@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "remote/wire_blocks.h"
+
 namespace karez {
 
 namespace {
@@ -115,7 +117,8 @@ constexpr std::array kErrorCodes = {StatusCode::kInvalidArgument,   StatusCode::
 }  // namespace
 
 std::size_t blocks_per_message(const PeerConfig& config) {
-  return std::clamp<std::size_t>(kBlockMessageBytes / config.block_bytes, 1, kMaxBlocksPerRead);
+  return std::clamp<std::size_t>(kBlockMessageBytes / wire_block_bytes(config), 1,
+                                 kMaxBlocksPerRead);
 }
 
 std::vector<std::byte> encode(std::uint64_t request, const HelloMessage& message) {
@@ -430,7 +433,7 @@ Expected<BlockDataMessage> decode_block_data(std::span<const std::byte> body,
     return out_of_range("block data", "the number of blocks", message.num_blocks,
                         blocks_per_message(config));
   }
-  if (reader.bytes_left() != message.num_blocks * config.block_bytes) {
+  if (reader.bytes_left() != message.num_blocks * wire_block_bytes(config)) {
     return malformed("block data");
   }
   message.bytes = reader.get_bytes(reader.bytes_left());

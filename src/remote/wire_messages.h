@@ -103,7 +103,7 @@ struct ReadBlocksMessage {
 struct BlockDataMessage {
   std::uint64_t lease = 0;
   std::uint32_t num_blocks = 0;
-  std::span<const std::byte> bytes;  // num_blocks x block_bytes
+  std::span<const std::byte> bytes;  // num_blocks x wire_block_bytes()
 };
 
 struct ErrorMessage {

@@ -47,7 +47,7 @@ void Scheduler::add(const Request& request, const CompressionSchedule& compressi
 }
 
 void Scheduler::add_computed(const Request& request, const CompressionSchedule& compression,
-                             SequenceId kv, int num_remote_tokens,
+                             SequenceId kv, const Origin& origin,
                              std::span<const TokenId> generated) {
   const int num_tokens = kv_.num_tokens(kv);
   Sequence sequence;
@@ -58,12 +58,12 @@ void Scheduler::add_computed(const Request& request, const CompressionSchedule& 
               "choices differ in what they generate");
   KAREZ_CHECK(!compression.is_on() || num_tokens <= compression.first_position,
               "compression needs the queries of what it compresses");
-  sequence.use_prefix_cache =
-      num_remote_tokens == 0 && request.use_prefix_cache && prefix_cache_ != nullptr;
+  sequence.use_prefix_cache = origin.num_remote_tokens == 0 && origin.is_exact &&
+                              request.use_prefix_cache && prefix_cache_ != nullptr;
   sequence.compression = compression;
   sequence.kv = kv;
   sequence.num_computed_tokens = num_tokens;
-  sequence.num_remote_tokens = num_remote_tokens;
+  sequence.num_remote_tokens = origin.num_remote_tokens;
   sequence.cached_tokens = num_tokens;
   enqueue(request, std::move(sequence));
 }

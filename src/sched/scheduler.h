@@ -83,12 +83,18 @@ class Scheduler {
   void add(const Request& request, const CompressionSchedule& compression = {});
   // The same for a prompt that is computed already, or its beginning, in an open sequence of the
   // store that becomes the scheduler's. If it is lost or must give way it is computed again.
-  // generated: what follows the prompt. num_remote_tokens: the first tokens, whose blocks are at
-  // home with somebody else: they take no room in the home tier, and the prefix cache does not
-  // offer the sequence's blocks to others. Requires: as add(); a token is left to compute, none
+  // generated: what follows the prompt. Requires: as add(); a token is left to compute, none
   // that is computed lies behind where compression begins; one choice if something is generated.
+  struct Origin {
+    // The first tokens, whose blocks are at home with somebody else: they take no room in the home
+    // tier.
+    int num_remote_tokens = 0;
+    // The KV is what would be computed here. Only then, and without remote tokens, does the prefix
+    // cache offer the sequence's blocks to others.
+    bool is_exact = true;
+  };
   void add_computed(const Request& request, const CompressionSchedule& compression, SequenceId kv,
-                    int num_remote_tokens, std::span<const TokenId> generated = {});
+                    const Origin& origin, std::span<const TokenId> generated = {});
   // Whether slots for such a sequence may be taken now, for all but the last token of the prompt of
   // a request that is not known here yet, without others being preempted soon.
   bool has_room_for(const Request& request, int num_remote_tokens) const;

@@ -114,6 +114,27 @@ class Answers(Disaggregated):
                     lambda: prefill.metrics()["karez_kv_export_held"] == 0, 20))
 
 
+    def test_in_four_bits_they_come_with_a_quarter_of_the_bytes(self):
+        with producer() as prefill, consumer() as native, \
+                consumer("--kv-wire-type", "r4") as coded:
+            taken = {}
+            for name, decode in (("native", native), ("r4", coded)):
+                status, answer = completed(decode, kv_transfer_params=prefilled(prefill))
+                self.assertEqual(status, 200, answer)
+                self.assertEqual(answer["usage"]["completion_tokens"], MAX_TOKENS)
+                metrics = decode.metrics()
+                # Besides blocks a manifest travels: its places, the key index and the logits.
+                blocks = metrics["karez_kv_peer_read_blocks_total"]
+                taken[name] = metrics["karez_kv_admit_bytes_total"] / blocks
+                self.expect_quiet(decode)
+            self.assertAlmostEqual((taken["native"] - taken["r4"]) / 4096, 1 - 1096 / 4096, 2)
+            right = text_of(completed(native)[1])
+            # What is computed here is not what came in 4 bits.
+            self.assertEqual(text_of(completed(coded)[1]), right)
+            self.assertTrue(eventually(
+                lambda: prefill.metrics()["karez_kv_export_held"] == 0, 20))
+
+
 class Faults(Disaggregated):
 
     FAULTS = (("cut", 0.1), ("cut", 0.5), ("cut", 0.99), ("stall", 0.5), ("flip", 0.5),

@@ -8,7 +8,7 @@ import source_tree
 MAY_INCLUDE = {
     "base": (),
     "kv": ("base",),
-    "remote": ("base", "kv"),
+    "remote": ("base", "kv", "attention"),
     "attention": ("base", "kv"),
     "compress": ("base", "kv", "attention"),
     "sampling": ("base",),

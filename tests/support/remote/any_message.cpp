@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "attention/archive_page.h"
 #include "base/check.h"
+#include "kv/block_layout.h"
 #include "kv/tier/home_space.h"
+#include "remote/wire_blocks.h"
 #include "remote/wire_messages.h"
 #include "support/remote/direct_link.h"
 
@@ -31,10 +34,10 @@ void check_answer(std::span<const std::byte> frame) {
   KAREZ_CHECK(frame.empty() || read_frame(frame).has_value(), "an answer is a proper frame");
 }
 
-}  // namespace
-
-void read_any_message(std::span<const std::byte> script) {
-  DirectLink link;
+void follow(std::span<const std::byte> script, std::string_view wire_type) {
+  PeerConfig consumer = small_config();
+  consumer.wire_type = wire_type;
+  DirectLink link(consumer);
   const RequestKey key = link.table.add(export_of(link), link.clock.now()).value();
   link.pump();
   std::vector<std::byte> memory(link.context.config.block_bytes);
@@ -79,6 +82,26 @@ void read_any_message(std::span<const std::byte> script) {
   for (const std::vector<std::byte>& frame : link.to_producer) {
     check_answer(frame);
   }
+}
+
+// A script's steps are too short for a block: whatever bits one in 4 bits has, it can be stored.
+void restore_any_page(std::span<const std::byte> bytes) {
+  constexpr int kHeadDim = 16;
+  std::vector<std::byte> page(ArchiveLayout::of(kHeadDim).page_bytes);
+  std::copy_n(bytes.begin(), std::min(bytes.size(), page.size()), page.rbegin());
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kQ8_0}) {
+    std::vector<std::byte> block(BlockLayout::of(type, kHeadDim).slot_bytes);
+    restore_block(type, kHeadDim, page.data(), block.data());
+    archive_block(type, kHeadDim, block.data(), page.data());
+  }
+}
+
+}  // namespace
+
+void read_any_message(std::span<const std::byte> script) {
+  follow(script, kNativeWire);
+  follow(script, kR4Wire);
+  restore_any_page(script);
 }
 
 }  // namespace karez::test

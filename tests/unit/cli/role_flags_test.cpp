@@ -54,7 +54,7 @@ TEST(RoleFlags, EveryFlagArrives) {
                               "--kv-host",         "localhost",
                               "--kv-port",         "0",
                               "--kv-admit",        "sparse",
-                              "--kv-wire-type",    "native",
+                              "--kv-wire-type",    "r4",
                               "--kv-load-failure", "recompute",
                               "--kv-lease",        "7",
                               "--kv-transports",   "tcp",
@@ -66,6 +66,7 @@ TEST(RoleFlags, EveryFlagArrives) {
   EXPECT_EQ(options->admit, KvAdmit::kSparse);
   EXPECT_TRUE(options->allowed_peers.allow("10.1.2.3", 1));
   EXPECT_FALSE(options->allowed_peers.allow("127.0.0.1", 1));
+  EXPECT_EQ(options->wire_type, KvWireType::kR4);
   EXPECT_EQ(options->load_failure, KvLoadFailure::kRecompute);
   EXPECT_EQ(options->lease.count(), 7);
   EXPECT_EQ(options->transports, KvTransports::kTcp);
@@ -102,7 +103,7 @@ TEST(RoleFlags, WrongOnesSayWhatIsAllowed) {
            {{role, "kv_both", "--kv-host", "0.0.0.0"}, "the peers can reach"},
            {{role, "kv_both", "--kv-host", "192.0.2.1"}, "must share a secret"},
            {{role, "kv_both", "--kv-admit", "some"}, "--kv-admit: there is no 'some'"},
-           {{role, "kv_both", "--kv-wire-type", "r3"}, "allowed is native"},
+           {{role, "kv_both", "--kv-wire-type", "r3"}, "allowed is native, r4"},
            {{role, "kv_both", "--kv-transports", "rdma"}, "no 'rdma', allowed is shm,tcp or tcp"},
            {{"--kv-transports", "tcp"}, "--kv-transports needs --kv-role"},
            {{role, "kv_both", "--kv-load-failure", "wait"}, "allowed is fail, recompute"},
@@ -113,6 +114,7 @@ TEST(RoleFlags, WrongOnesSayWhatIsAllowed) {
            {{role, "kv_both", "--kv-peer-secret", "short"}, "5 bytes, allowed are 16"},
            {{"--kv-port", "1"}, "--kv-port needs --kv-role"},
            {{role, "kv_consumer", "--kv-lease", "3"}, "needs --kv-role kv_producer or kv_both"},
+           {{role, "kv_producer", "--kv-wire-type", "r4"}, "needs --kv-role kv_consumer"},
            {{role, "kv_producer", "--kv-admit", "full"}, "needs --kv-role kv_consumer or kv_both"},
            {{config, "[]"}, "not a JSON object"},
            {{config, "{}"}, "kv_role is missing"},

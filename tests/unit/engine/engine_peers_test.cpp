@@ -149,6 +149,7 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
     KvPeers peers;
     PeerPoolOptions pool;
     pool.config = peer_config();
+    pool.config.wire_type = wire_type_;
     pool.connect_timeout = std::chrono::seconds(2);
     const std::shared_ptr<PeerPool> peer_pool = PeerPool::create(pool).value();
     HostTierOptions host{.block_bytes = spec().slot_bytes(),
@@ -158,8 +159,8 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
                                              RemoteTierOptions{.max_adopted_extents = 4000});
     RemoteTier* remote = tier.get();
     auto kv = KVCacheManager::create(spec(), bytes_of(num_slots), std::move(tier)).value();
-    peers.consumer = std::make_unique<KvConsumer>(
-        *kv, nullptr, peer_pool, remote, KvConsumer::Options{GetParam(), kVocabSize}, clock_);
+    peers.consumer = std::make_unique<KvConsumer>(*kv, nullptr, peer_pool, remote,
+                                                  KvConsumer::Options{admit_, kVocabSize}, clock_);
     kv_consumer_ = peers.consumer.get();
     peers.load_failure = policy;
     consumer_ = create(std::move(kv), std::move(peers));
@@ -222,6 +223,8 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
 
   MovedClock clock_;  // of the consumer
   EngineOptions options_;
+  std::string wire_type_ = "native";
+  KvAdmit admit_ = GetParam();
   FakeVocabulary vocabulary_{kVocabSize};
   std::function<void()> at_step_;  // by an engine's thread
   std::unique_ptr<Engine> producer_;
@@ -258,6 +261,41 @@ TEST_P(SplitEngine, AnswersAreThoseOfOneProcess) {
   if (GetParam() == KvAdmit::kSparse) {
     EXPECT_LT(stats.peers.consumer.bytes_admitted, stats.peers.consumer.bytes_full / 2);
   }
+}
+
+TEST_P(SplitEngine, WhatCameInFourBitsIsNeverOfferedToOthers) {
+  options_.prefix_cache = true;
+  for (const char* wire_type : {"native", "r4"}) {
+    wire_type_ = wire_type;
+    start_producer();
+    start_consumer(KvLoadFailure::kFail);
+    // Within the window, and less than an extent: else native KV is not offered either.
+    Request request = request_of(36, 8);
+    request.kv_transfer = prefill(request);
+    const auto answers = Client(*consumer_, request).wait();
+    EXPECT_EQ(answers.at(0).last.finished, FinishReason::kLength);
+    EXPECT_EQ(answers.at(0).last.cached_tokens, 36);
+    // The same prompt and more, computed here.
+    Request local = request;
+    local.kv_transfer.reset();
+    local.prompt.push_back(answers.at(0).tokens.front());
+    const auto computed = Client(*consumer_, local).wait();
+    expect_alone(local, computed);
+    EXPECT_EQ(computed.at(0).last.cached_tokens, wire_type_ == "native" ? 32 : 0) << wire_type;
+    EXPECT_TRUE(comes_true(*consumer_, is_empty));
+    EXPECT_TRUE(comes_true(*producer_, is_empty));
+  }
+}
+
+TEST_P(SplitEngine, AProducerOfFourBitsThatIsGoneIsComputedExactly) {
+  wire_type_ = "r4";
+  start_producer();
+  start_consumer(KvLoadFailure::kRecompute);
+  Request request = request_of(150, 10);
+  request.kv_transfer = prefill(request);
+  producer_.reset();
+  expect_alone(request, Client(*consumer_, request).wait());
+  EXPECT_TRUE(comes_true(*consumer_, is_empty));
 }
 
 TEST_P(SplitEngine, SeveralChoicesShareWhatCame) {
@@ -318,6 +356,32 @@ TEST_P(FullSplitEngine, HoweverLongRoomIsWaitedForThatIsNoFailure) {
   }
   EXPECT_TRUE(comes_true(*consumer_, is_empty));
   EXPECT_TRUE(was_put_forward);
+}
+
+// The fake runner sees each bit of keys and values, so the 4 bits are others; but the same each
+// time.
+TEST_P(FullSplitEngine, FourBitsAreTheSameWheneverTheyAreRead) {
+  wire_type_ = "r4";
+  start_producer();
+  std::vector<std::vector<TokenId>> answers;
+  for (const auto& [admit, num_slots] :
+       {std::pair(KvAdmit::kFull, kPoolSlots), std::pair(KvAdmit::kSparse, kPoolSlots),
+        // Too small for everything: blocks are evicted, and read from the producer again.
+        std::pair(KvAdmit::kSparse, std::int64_t{120})}) {
+    admit_ = admit;
+    start_consumer(KvLoadFailure::kFail, num_slots);
+    Request request = request_of(700, 20);
+    request.kv_transfer = prefill(request);
+    const Answer answer = Client(*consumer_, request).wait().at(0);
+    EXPECT_EQ(answer.last.finished, FinishReason::kLength);
+    answers.push_back(answer.tokens);
+    EXPECT_TRUE(comes_true(*consumer_, is_empty));
+    const KvConsumerStats stats = consumer_->stats().peers.consumer;
+    EXPECT_LT(static_cast<double>(stats.bytes_admitted),
+              (admit == KvAdmit::kFull ? 0.4 : 0.1) * static_cast<double>(stats.bytes_full));
+  }
+  EXPECT_EQ(answers[1], answers[0]);
+  EXPECT_EQ(answers[2], answers[0]);
 }
 
 TEST_P(SplitEngine, AProducerThatIsGoneIsAnErrorOrComputedAgain) {

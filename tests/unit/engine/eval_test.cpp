@@ -135,6 +135,20 @@ TEST_F(Eval, ANarrowKvTypeCostsALittle) {
   EXPECT_LT(figures.mean_kl, 0.001);
 }
 
+TEST_F(Eval, APromptThatCameInFourBitsIsHeldAgainstOneThatDidNot) {
+  const std::vector<EvalMode> modes = {{.kv_type = KvType::kBf16},
+                                       sparse(1 << 20, KeyIndexKind::kR2, KvType::kBf16)};
+  const EvalFigures exact = run(modes).modes[0].total();
+  options.prompt_kv = KvWireType::kR4;
+  const EvalReport report = run(modes);
+  const EvalFigures dense = report.modes[0].total();
+  EXPECT_EQ(dense.reference_nll, exact.reference_nll);
+  EXPECT_NE(dense.loss, 0);
+  EXPECT_GT(dense.mean_kl, 0);
+  EXPECT_LT(dense.mean_kl, 0.05);
+  EXPECT_EQ(report.modes[1].total().nll, dense.nll) << "a budget of everything";
+}
+
 TEST_F(Eval, StepsAndCompanyDoNotMatter) {
   const EvalReport alone = run({sparse(128, KeyIndexKind::kMinMax)});
   options.texts.push_back({"b.txt", text.substr(20)});

@@ -108,8 +108,6 @@ TEST(PeerConnection, PeersThatDifferInOneFieldRefuseEachOther) {
       {[](PeerConfig& config) { config.index_kind = "none"; },
        "index_kind is r2 here and none there"},
       {[](PeerConfig& config) { config.index_bytes = 0; }, "index_bytes is 64 here and 0 there"},
-      {[](PeerConfig& config) { config.wire_type = "r4"; },
-       "wire_type is native here and r4 there"},
   };
   for (const Case& one : cases) {
     PeerConfig producer = small_config();
@@ -122,6 +120,55 @@ TEST(PeerConnection, PeersThatDifferInOneFieldRefuseEachOther) {
     EXPECT_FALSE(link.session->is_ready());
     EXPECT_EQ(link.exporter_stats.refused, 1);
   }
+}
+
+TEST(PeerConnection, AWireTypeThatTheExporterDoesNotKnowIsRefused) {
+  PeerConfig consumer = small_config();
+  consumer.wire_type = "r5";
+  DirectLink link(consumer);
+  link.pump();
+  EXPECT_EQ(link.connection->problem().message(),
+            "peers do not fit: wire_type is r5 here and native there");
+  EXPECT_EQ(link.exporter_stats.refused, 1);
+}
+
+TEST(PeerConnection, AnR4ConsumerOfBlocksThatCannotBeCodedIsRefused) {
+  PeerConfig consumer = small_config();
+  consumer.head_dim = 24;
+  PeerConfig producer = consumer;
+  DirectLink link(consumer, producer);
+  consumer.wire_type = kR4Wire;
+  link.to_producer.clear();
+  link.to_producer.push_back(encode(1, HelloMessage{{}, consumer}));
+  link.pump();
+  EXPECT_THAT(link.connection->problem().message(), HasSubstr("head_dim is 24, allowed with"));
+  EXPECT_FALSE(link.session->is_ready());
+}
+
+TEST(PeerConnection, AConsumerChoosesTheWireTypeAndOthersAreNotConcerned) {
+  PeerConfig consumer = small_config();
+  consumer.wire_type = kR4Wire;
+  DirectLink link(consumer);
+  const RequestKey key = add_export(link);
+  const Manifest manifest = link.fetch(key, 1)->value();
+  OneRead read;
+  read.begin(link, manifest.blocks[2]);
+  const std::int64_t before = link.pool_stats.bytes_received;
+  link.pump();
+  read.look(link);
+  EXPECT_EQ(read.status, TransferStatus::kOk);
+  EXPECT_EQ(link.pool_stats.bytes_received - before, 32 + 16 + 8 + 320);
+  std::vector<std::byte> coded(wire_block_bytes(consumer));
+  std::vector<std::byte> arrived(1024);
+  WireBlocks(consumer).put(link.memory.data() + 2 * 1024, coded.data());
+  ASSERT_TRUE(WireBlocks(consumer).take(coded.data(), manifest.blocks[2].checksum, arrived.data()));
+  EXPECT_EQ(read.memory, arrived);
+
+  ExportSession other(link.context, 2);
+  const auto answer = other.handle(encode(1, HelloMessage{{}, small_config()}), link.clock.now());
+  const auto reply = decode_hello_reply(read_frame(answer.frame)->body);
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->config.wire_type, kNativeWire);
 }
 
 TEST(PeerConnection, PeersMayHaveSequencesOfOtherLengths) {
@@ -209,15 +256,19 @@ TEST(PeerConnection, BlocksAreReadAndAbsentOnesAreNot) {
 }
 
 TEST(PeerConnection, ABlockWithOtherBytesIsAFailedReadAndNotWritten) {
-  DirectLink link;
-  const Manifest manifest = link.fetch(add_export(link), 1)->value();
-  link.memory[2 * 1024 + 77] ^= std::byte{4};
-  OneRead read;
-  read.begin(link, manifest.blocks[2]);
-  link.pump();
-  read.look(link);
-  EXPECT_EQ(read.status, TransferStatus::kChecksumMismatch);
-  EXPECT_TRUE(read.is_untouched());
+  for (const std::string_view wire_type : {kNativeWire, kR4Wire}) {
+    PeerConfig consumer = small_config();
+    consumer.wire_type = wire_type;
+    DirectLink link(consumer);
+    const Manifest manifest = link.fetch(add_export(link), 1)->value();
+    link.memory[2 * 1024 + 77] ^= std::byte{4};
+    OneRead read;
+    read.begin(link, manifest.blocks[2]);
+    link.pump();
+    read.look(link);
+    EXPECT_EQ(read.status, TransferStatus::kChecksumMismatch) << wire_type;
+    EXPECT_TRUE(read.is_untouched());
+  }
 }
 
 TEST(PeerConnection, AReadThatComesAfterItsTimeLimitWritesNothing) {

@@ -185,6 +185,20 @@ TEST(WireMessages, CountsOfAManifestAreThoseOfTheConfiguration) {
 TEST(WireMessages, CountsOfOthersHaveLimits) {
   const PeerConfig config = test::small_config();
   EXPECT_EQ(blocks_per_message(config), 128U);
+  PeerConfig r4 = config;
+  r4.wire_type = "r4";
+  EXPECT_EQ(blocks_per_message(r4), 399U);  // of 328 bytes
+  for (const std::size_t bytes : {327U, 328U, 329U, 656U, 1024U}) {
+    const std::vector<std::byte> data(bytes);
+    const std::vector<std::byte> frame = WireWriter(WireType::kBlockData, 1)
+                                             .put(std::uint64_t{1})
+                                             .put(std::uint32_t{1})
+                                             .put(std::uint32_t{0})
+                                             .put_bytes(data)
+                                             .finish();
+    EXPECT_EQ(decode_block_data(body_of(frame), r4).has_value(), bytes == 328) << bytes;
+    EXPECT_EQ(decode_block_data(body_of(frame), config).has_value(), bytes == 1024) << bytes;
+  }
   ReadBlocksMessage read{1, std::vector<std::uint32_t>(129)};
   EXPECT_THAT(error_of(decode_read_blocks(body_of(encode(1, read)), config)),
               HasSubstr("blocks of a read blocks message is 129, allowed are up to 128"));

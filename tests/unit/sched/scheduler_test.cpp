@@ -300,7 +300,7 @@ TEST_F(SchedulerTest, APromptThatIsPartlyComputedGoesOnBehindThat) {
   Request request;
   request.id = 1;
   request.prompt = count_from(0, 50);
-  scheduler_->add_computed(request, {}, kv, 0);
+  scheduler_->add_computed(request, {}, kv, {});
   EXPECT_THAT(step(), ElementsAre("1:40+10!"));
   EXPECT_EQ(plan_.sequences[0].cached_tokens, 40);
   EXPECT_THAT(step({1}), ElementsAre("1:50+1!"));
@@ -310,17 +310,20 @@ TEST_F(SchedulerTest, APromptThatIsPartlyComputedGoesOnBehindThat) {
   EXPECT_EQ(kv_->stats().slots_used, 0);
 }
 
-TEST_F(SchedulerTest, BlocksThatAreAtHomeElsewhereAreFoundByNobody) {
-  start(20, {}, true);
-  const SequenceId kv = kv_->open();
-  ASSERT_TRUE(kv_->extend(kv, 32));
-  Request request;
-  request.id = 1;
-  request.prompt = count_from(0, 50);
-  scheduler_->add_computed(request, {}, kv, 16);
-  EXPECT_THAT(step({1}), ElementsAre("1:32+18!"));
-  add_prompt(2, count_from(0, 50));
-  EXPECT_THAT(step({2}), ElementsAre("2:0+50!"));
+TEST_F(SchedulerTest, BlocksThatAreAtHomeElsewhereOrNotExactAreFoundByNobody) {
+  for (const Scheduler::Origin& origin :
+       {Scheduler::Origin{.num_remote_tokens = 16}, Scheduler::Origin{.is_exact = false}}) {
+    start(20, {}, true);
+    const SequenceId kv = kv_->open();
+    ASSERT_TRUE(kv_->extend(kv, 32));
+    Request request;
+    request.id = 1;
+    request.prompt = count_from(0, 50);
+    scheduler_->add_computed(request, {}, kv, origin);
+    EXPECT_THAT(step({1}), ElementsAre("1:32+18!"));
+    add_prompt(2, count_from(0, 50));
+    EXPECT_THAT(step({2}), ElementsAre("2:0+50!"));
+  }
 }
 
 TEST_F(SchedulerTest, WhatWasComputedElsewhereIsFreeAfterACancelInTheQueue) {
@@ -332,7 +335,7 @@ TEST_F(SchedulerTest, WhatWasComputedElsewhereIsFreeAfterACancelInTheQueue) {
   Request request;
   request.id = 2;
   request.prompt = count_from(0, 30);
-  scheduler_->add_computed(request, {}, kv, 16);
+  scheduler_->add_computed(request, {}, kv, {.num_remote_tokens = 16});
   scheduler_->cancel(2);
   EXPECT_EQ(kv_->stats().slots_used, 2 * kSlotsPerBlock) << "cancelled while it waits";
 }

@@ -1,0 +1,213 @@
+// A prompt's KV from the store of a producer into that of a consumer, byte by byte.
+#include "engine/kv_peers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "attention/archive_page.h"
+#include "attention/block_store.h"
+#include "kv/tier/host_tier.h"
+#include "remote/wire_blocks.h"
+
+namespace karez {
+namespace kv_peers_test {
+
+constexpr int kPromptTokens = 100;  // the last block is not full
+constexpr int kVocabSize = 7;
+constexpr std::int64_t kSlots = 400;
+
+KVCacheSpec spec() {
+  KVCacheSpec spec;
+  spec.num_layers = 2;
+  spec.num_kv_heads = 2;
+  spec.head_dim = 32;
+  spec.layer_windows = {0, 48};
+  return spec;
+}
+
+PeerConfig config_of(std::string_view wire_type) {
+  PeerConfig config;
+  config.num_layers = static_cast<std::uint32_t>(spec().num_layers);
+  config.num_kv_heads = static_cast<std::uint32_t>(spec().num_kv_heads);
+  config.head_dim = static_cast<std::uint32_t>(spec().head_dim);
+  config.block_tokens = kBlockSize;
+  config.block_bytes = spec().slot_bytes();
+  config.kv_type = to_string(spec().type);
+  config.index_kind = "none";
+  config.wire_type = wire_type;
+  config.max_tokens = 1000;
+  return config;
+}
+
+std::vector<TokenId> prompt() {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < kPromptTokens; ++i) {
+    tokens.push_back(i * 3);
+  }
+  return tokens;
+}
+
+struct KvPeersTest : testing::Test {
+  KvPeersTest() {
+    const std::int64_t bytes = kSlots * static_cast<std::int64_t>(spec().slot_bytes());
+    memory = ExportMemory::create(static_cast<std::size_t>(bytes)).value();
+    HostTierOptions host{.block_bytes = spec().slot_bytes(), .num_workers = 0};
+    auto tier = HostTier::create(host, ExportMemory::arena(memory)).value();
+    const std::int64_t extent_bytes = tier->capacity().extent_bytes;
+    producer_kv = KVCacheManager::create(spec(), bytes, std::move(tier)).value();
+    KvExporterOptions exporter;
+    exporter.config = config_of(kNativeWire);
+    producer = std::make_unique<KvProducer>(
+        *producer_kv, nullptr, memory, KvExporter::create(exporter, memory).value(),
+        KvProducer::Options{"127.0.0.1", "this one", extent_bytes});
+    consumer_kv = KVCacheManager::create(spec(), bytes).value();
+    fill();
+  }
+  ~KvPeersTest() override {
+    consumer.reset();
+    producer.reset();
+  }
+
+  // A prompt that has been computed: other numbers in each row.
+  void fill() {
+    computed = producer_kv->open();
+    ASSERT_TRUE(producer_kv->extend(computed, kPromptTokens));
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    std::vector<float> rows(static_cast<std::size_t>(2 * kBlockSize * spec().head_dim));
+    const auto stride = static_cast<std::size_t>(spec().head_dim);
+    for_each_block(*producer_kv, computed, [&](int, int, std::size_t, std::byte* slot) {
+      std::ranges::generate(rows, [&] { return normal(random); });
+      store_in_block(spec().type, spec().head_dim, slot, 0, kBlockSize, {rows.data(), stride},
+                     {rows.data() + kBlockSize * stride, stride});
+    });
+  }
+
+  static void for_each_block(
+      const KVCacheManager& kv, SequenceId sequence,
+      const std::function<void(int layer, int head, std::size_t entry, std::byte* slot)>& visit) {
+    for (int layer = 0; layer < spec().num_layers; ++layer) {
+      const BlockTableView table = kv.table(sequence, kv.group_of_layer(layer));
+      for (int head = 0; head < spec().num_kv_heads; ++head) {
+        for (std::size_t i = 0; i < table.size(); ++i) {
+          if (!table[i].is_none()) {
+            visit(layer, head, i, kv.layer(layer).slot(head, table[i]));
+          }
+        }
+      }
+    }
+  }
+
+  KvConsumer::Ready admit(std::string_view wire_type) {
+    PeerPoolOptions options;
+    options.config = config_of(wire_type);
+    consumer = std::make_unique<KvConsumer>(
+        *consumer_kv, nullptr, PeerPool::create(options).value(), nullptr,
+        KvConsumer::Options{.admit = KvAdmit::kFull, .vocab_size = kVocabSize});
+    auto request = std::make_shared<Request>();
+    request->id = 1;
+    request->prompt = prompt();
+    request->kv_transfer = *transfer;
+    request->kv_transfer->role = KvTransfer::Role::kConsume;
+    consumer->start(request);
+    std::vector<KvConsumer::Ready> ready;
+    const auto end = Clock::steady().now() + std::chrono::seconds(20);
+    while (ready.empty() && Clock::steady().now() < end) {
+      consumer->poll([](const Request&, int) { return true; }, ready);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return ready.empty() ? KvConsumer::Ready{} : ready.front();
+  }
+  void hold() {
+    transfer = producer->hold(computed, prompt(), std::vector<float>(kVocabSize, 1.0F)).value();
+  }
+  // Until the producer has heard that nobody needs it.
+  bool is_freed() {
+    for (int i = 0; i < 2000 && producer->holds_any(); ++i) {
+      std::vector<KvConsumer::Ready> none;
+      consumer->poll([](const Request&, int) { return true; }, none);
+      producer->poll();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return !producer->holds_any();
+  }
+
+  std::shared_ptr<ExportMemory> memory;
+  std::unique_ptr<KVCacheManager> producer_kv;
+  std::unique_ptr<KVCacheManager> consumer_kv;
+  std::unique_ptr<KvProducer> producer;
+  std::unique_ptr<KvConsumer> consumer;
+  SequenceId computed;
+  std::optional<KvTransfer> transfer;
+};
+
+TEST_F(KvPeersTest, AConsumerHasWhatTheWireTypeMakesOfEachBlock) {
+  const std::int64_t home_before = producer_kv->residency()->stats().home_bytes_used;
+  double native_bytes = 0;
+  for (const std::string_view wire_type : {kNativeWire, kR4Wire}) {
+    hold();
+    const KvConsumer::Ready ready = admit(wire_type);
+    ASSERT_FALSE(ready.error.has_value()) << ready.error->to_string();
+    ASSERT_FALSE(ready.kv.is_none());
+    EXPECT_EQ(ready.is_exact, wire_type == kNativeWire);
+    EXPECT_EQ(consumer_kv->num_tokens(ready.kv), kPromptTokens);
+    int compared = 0;
+    std::vector<std::byte> page(ArchiveLayout::of(spec().head_dim).page_bytes);
+    std::vector<std::byte> expected(spec().slot_bytes());
+    for_each_block(
+        *consumer_kv, ready.kv, [&](int layer, int head, std::size_t entry, std::byte* slot) {
+          const BlockTableView table =
+              producer_kv->table(computed, producer_kv->group_of_layer(layer));
+          const std::byte* from = producer_kv->layer(layer).slot(head, table[entry]);
+          std::copy_n(from, expected.size(), expected.begin());
+          if (wire_type == kR4Wire) {
+            archive_block(spec().type, spec().head_dim, from, page.data());
+            restore_block(spec().type, spec().head_dim, page.data(), expected.data());
+          }
+          EXPECT_TRUE(std::equal(expected.begin(), expected.end(), slot))
+              << wire_type << " layer " << layer << " head " << head << " block " << entry;
+          ++compared;
+        });
+    EXPECT_EQ(compared, 2 * 7 + 2 * 4);  // 48 of 100 tokens in the layer with a window
+    const auto bytes = static_cast<double>(consumer->stats().bytes_admitted);
+    native_bytes = wire_type == kNativeWire ? bytes : native_bytes;
+    EXPECT_LE(bytes, wire_type == kNativeWire ? bytes : 0.45 * native_bytes);
+    consumer_kv->close(ready.kv);
+    consumer->finished(1);
+    EXPECT_TRUE(is_freed());
+    EXPECT_EQ(consumer_kv->stats().slots_used, 0);
+    consumer.reset();
+  }
+  producer_kv->close(computed);
+  EXPECT_EQ(producer_kv->stats().slots_used, 0);
+  EXPECT_EQ(producer_kv->residency()->stats().home_bytes_used, home_before);
+  EXPECT_EQ(producer->stats().port.exports, 0);
+}
+
+TEST_F(KvPeersTest, AByteThatHasChangedAtTheProducerIsSeenWhateverTheWireType) {
+  for (const std::string_view wire_type : {kNativeWire, kR4Wire}) {
+    hold();
+    memory->bytes()[3000] ^= std::byte{2};
+    const KvConsumer::Ready ready = admit(wire_type);
+    memory->bytes()[3000] ^= std::byte{2};
+    ASSERT_TRUE(ready.error.has_value()) << wire_type;
+    EXPECT_EQ(ready.error->code(), StatusCode::kUnavailable);
+    EXPECT_THAT(ready.error->message(), testing::HasSubstr("could not be read"));
+    EXPECT_TRUE(ready.kv.is_none());
+    EXPECT_TRUE(is_freed());
+    EXPECT_EQ(consumer_kv->stats().slots_used, 0);
+    consumer.reset();
+  }
+  producer_kv->close(computed);
+}
+
+}  // namespace kv_peers_test
+}  // namespace karez
