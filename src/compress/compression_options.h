@@ -39,7 +39,7 @@ Expected<CompressArchive> parse_compress_archive(std::string_view name);
 
 struct CompressionOptions {
   double keep = 0.5;           // of a window's pairs, for each layer and KV head; in (0, 1)
-  int window_tokens = 256;     // a multiple of kBlockSize, at least two
+  int window_tokens = 512;     // a multiple of kBlockSize, at least two
   int recent_tokens = 512;     // behind a window before it is compressed
   int sequences_per_step = 1;  // that are worked on in one step
   bool compresses_prompt = false;
