@@ -26,7 +26,7 @@ std::string error_after(const Change& change) {
 
 TEST(CompressionOptions, DefaultsAreValid) {
   EXPECT_EQ(error_of(CompressionOptions{}.validate()), "");
-  EXPECT_EQ(CompressionOptions{}.kept_tokens(), 512);
+  EXPECT_EQ(CompressionOptions{}.kept_tokens(), 256);
 }
 
 TEST(CompressionOptions, LimitsAreAllowed) {
@@ -39,7 +39,7 @@ TEST(CompressionOptions, LimitsAreAllowed) {
       [](auto& o) { o.recent_tokens = 0; },
       [](auto& o) { o.recent_tokens = 1 << 20; },
       [](auto& o) { o.sequences_per_step = 1; },
-      [](auto& o) { o.chunk = CompressChunk::kFixed, o.fixed_chunk_tokens = 512; },
+      [](auto& o) { o.chunk = CompressChunk::kFixed, o.fixed_chunk_tokens = 256; },
       // Only kFixed reads it.
       [](auto& o) { o.chunk = CompressChunk::kNone, o.fixed_chunk_tokens = 100000; },
   };
@@ -66,8 +66,8 @@ TEST(CompressionOptions, ErrorsNameTheFieldItsValueAndWhatIsAllowed) {
       {[](auto& o) { o.recent_tokens = -1; }, "compress-recent is -1, allowed are 0 to 1048576"},
       {[](auto& o) { o.recent_tokens = (1 << 20) + 1; }, "compress-recent is 1048577,"},
       {[](auto& o) { o.sequences_per_step = 0; }, "compress-per-step is 0, allowed are 1 and more"},
-      {[](auto& o) { o.chunk = CompressChunk::kFixed, o.fixed_chunk_tokens = 513; },
-       "compress-chunk is fixed=513, allowed are chunks of 1 to 512 tokens"},
+      {[](auto& o) { o.chunk = CompressChunk::kFixed, o.fixed_chunk_tokens = 257; },
+       "compress-chunk is fixed=257, allowed are chunks of 1 to 256 tokens"},
       {[](auto& o) { o.chunk = CompressChunk::kFixed, o.fixed_chunk_tokens = 0; },
        "compress-chunk is fixed=0,"},
   };
