@@ -148,7 +148,7 @@ EvalReport compressed_sample() {
 TEST(EvalReport, CompressionHasATableOfItsOwn) {
   const std::string table = to_table(compressed_sample());
   for (const char* part :
-       {"windows of 1024 generated tokens", "25 bidirectional fixed=4     r4 ", "25.0 %", "5.0 %",
+       {"windows of 512 generated tokens", "25 bidirectional fixed=4     r4 ", "25.0 %", "5.0 %",
         "+0.0750 +- ", "1 (2) / 2", "dense bf16 50 % bidirectional fixed=4 off", "80-100 %"}) {
     EXPECT_THAT(table, HasSubstr(part));
   }
@@ -161,7 +161,7 @@ TEST(EvalReport, JsonHasWhatWasCompressed) {
   EXPECT_EQ(mode["compression"]["keep"], 0.25);
   EXPECT_EQ(mode["compression"]["chunk"], "fixed=4");
   EXPECT_EQ(mode["compression"]["archive"], "off");
-  EXPECT_EQ(mode["compression"]["kept_tokens"], 256);
+  EXPECT_EQ(mode["compression"]["kept_tokens"], 128);
   EXPECT_EQ(mode["documents"][0]["prompt_tokens"], 64);
   EXPECT_EQ(mode["documents"][0]["compressed"]["kv_share"], 0.25);
   // Of the two documents that count.
