@@ -159,8 +159,14 @@ bool Scheduler::lose(PlannedSequence& planned) {
 
 bool Scheduler::start_again(Sequences::iterator it) {
   constexpr int kMaxTimesLost = 3;
-  close(it->second);
-  if (++it->second.times_lost > kMaxTimesLost) {
+  Sequence& sequence = it->second;
+  close(sequence);
+  // One that goes on in between is worth its computing, however long a poor medium makes it last.
+  if (sequence.tokens.size() >= sequence.tokens_when_lost + kBlockSize) {
+    sequence.times_lost = 0;
+  }
+  sequence.tokens_when_lost = sequence.tokens.size();
+  if (++sequence.times_lost > kMaxTimesLost) {
     running_.erase(it);
     return false;
   }

@@ -50,7 +50,10 @@ struct Sequence {
   int num_prompt_tokens = 0;
   int cached_tokens = -1;  // of the prompt, found instead of computed; -1: not looked up yet
 
-  int times_lost = 0;  // its KV could not be read from home
+  // Its KV could not be read from home: so often since it last went on for a block, and how many
+  // tokens it had when it was lost.
+  int times_lost = 0;
+  std::size_t tokens_when_lost = 0;
 
   // Only while it runs or is demoted:
   SequenceId kv;
