@@ -67,6 +67,11 @@ void add_store_flags(CLI::App& command, TierFlags& flags) {
       "Keep the KV of prompt beginnings in this folder, also for the next process, in "
       "--kv-disk-bytes "
       "together");
+  // An empty one, as of a variable that is not set, would mean that nothing is kept.
+  path->check([](const std::string& folder) {
+    return folder.empty() ? std::string("it is empty, allowed is the name of a folder")
+                          : std::string();
+  });
   command
       .add_option("--kv-disk-prefix-bytes", flags.disk_prefix_bytes,
                   "So much of --kv-disk-bytes for them, the rest for a file with the full KV of "

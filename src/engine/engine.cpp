@@ -6,9 +6,13 @@
 #include <utility>
 
 #include "kv/prefix_cache.h"
+#include "kv/store/prefix_store.h"
 
 namespace karez {
 namespace {
+
+// Tokens of a window that a request may ask for: its queries are kept until it is compressed.
+constexpr int kMostAskedWindow = 4096;
 
 using SteadyClock = std::chrono::steady_clock;
 
@@ -190,6 +194,13 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
                 "kv_compression: every layer of this model has a sliding window, there is nothing "
                 "to compress");
   }
+  const int most_window = std::max(kMostAskedWindow, options_.compression.window_tokens);
+  if (asked.window_tokens.value_or(0) > most_window) {
+    return fail(
+        StatusCode::kInvalidArgument,
+        fmt::format("kv_compression.window is {}, allowed are multiples of 16 from 32 to {}",
+                    *asked.window_tokens, most_window));
+  }
   CompressionOptions options = options_.compression;
   options.keep = asked.keep.value_or(options.keep);
   options.window_tokens = asked.window_tokens.value_or(options.window_tokens);
@@ -202,7 +213,12 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
     }
     return fail(valid.error().code(), fmt::format("kv_compression.{}", message));
   }
-  return schedule_in(spec_, options, static_cast<int>(request.prompt.size()));
+  const auto prompt_tokens = static_cast<int>(request.prompt.size());
+  const CompressionSchedule schedule = schedule_in(spec_, options, prompt_tokens);
+  // Queries are kept only for what will be compressed.
+  return schedule.may_begin(std::int64_t{prompt_tokens} + max_answer_tokens(request, limits_))
+             ? schedule
+             : CompressionSchedule{};
 }
 
 void Engine::cancel(RequestId id) {
@@ -215,6 +231,9 @@ EngineStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.requests_waiting += static_cast<int>(submissions_.size());
+  if (loop_.store() != nullptr) {
+    stats.store = loop_.store()->stats();  // it stops and goes on between steps, too
+  }
   return stats;
 }
 

@@ -90,6 +90,8 @@ class EngineLoop {
   // What was made since the last call; null: none.
   std::shared_ptr<const KvMap> take_kv_map() { return std::exchange(kv_map_, nullptr); }
   EngineStats stats() const;
+  // Immutable, and stats() of what it points to, for any thread; null: there is none.
+  const PrefixStore* store() const { return store_; }
   // Immutable answer for any thread.
   bool can_ever_fit(int num_tokens) const { return scheduler_.can_ever_fit(num_tokens); }
 

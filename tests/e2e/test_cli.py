@@ -217,6 +217,7 @@ CASES = [
     ([*SERVE, "--log-jsonl", "/no/such/folder/log"], ["--log-jsonl", "/no/such/folder/log"]),
     ([*SERVE, "--chat-template", "klingon"], ["--chat-template", "klingon"]),
     ([*SERVE, "--kv-disk-path", "/tmp"], ["--kv-disk-path", "/tmp", "--kv-disk-bytes"]),
+    ([*SERVE, "--kv-disk-path", "", "--kv-disk-bytes", "1GiB"], ["--kv-disk-path", "empty", "a folder"]),
     ([*SERVE, "--kv-disk-path", "/no/such/folder", "--kv-disk-bytes", "1GiB"], ["--kv-disk-path", "/no/such/folder"]),
     ([*SERVE, "--kv-disk-path", "/tmp", "--kv-disk-bytes", "1MiB"], ["--kv-disk-path", "1048576"]),
     ([*SERVE, "--kv-disk-bytes", "1GiB", "--kv-disk-prefix-bytes", "1MiB"], ["--kv-disk-prefix-bytes", "--kv-disk-path"]),

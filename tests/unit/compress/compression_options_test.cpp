@@ -177,6 +177,10 @@ TEST(CompressionOptions, TheScheduleHasTheOptionsNumbers) {
   EXPECT_EQ(schedule.kept_tokens, 64);
   EXPECT_EQ(schedule.recent_tokens, 100);
   EXPECT_EQ(schedule.pages_per_block, 0);
+  // 64 + 256, and a quarter of what is recent: where slots are short a window is compressed early.
+  EXPECT_FALSE(schedule.may_begin(344));
+  EXPECT_TRUE(schedule.may_begin(345));
+  EXPECT_FALSE(CompressionSchedule{}.may_begin(100'000));
   options.archive = CompressArchive::kR4;
   EXPECT_EQ(schedule_of(options, 50, 16, 3).pages_per_block, 3);
 }

@@ -547,7 +547,7 @@ TEST_F(EngineCompressed, WhatIsAskedForWronglyIsNamed) {
               HasSubstr("kv_compression.keep is 0"));
   EXPECT_THAT(refused({.enabled = true, .keep = 1.0, .window_tokens = {}}),
               HasSubstr("kv_compression.keep is 1"));
-  for (const int window : {0, 16, 40, (1 << 20) + 16}) {
+  for (const int window : {0, 16, 40, 4112, (1 << 20) + 16}) {
     EXPECT_THAT(refused({.enabled = {}, .keep = {}, .window_tokens = window}),
                 HasSubstr("kv_compression.window is " + std::to_string(window)));
   }

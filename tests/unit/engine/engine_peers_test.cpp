@@ -449,6 +449,9 @@ TEST_P(SplitEngine, AnotherPromptThanThatOfTheKvIsRefused) {
 TEST_P(SplitEngine, APromptThatIsCompressedIsComputedHere) {
   options_.compress = true;
   options_.compression.compresses_prompt = true;
+  // One window may be compressed, if slots are short.
+  options_.compression.window_tokens = 64;
+  options_.compression.recent_tokens = 256;
   start_producer();
   start_consumer(KvLoadFailure::kFail);
   Request request = request_of(150, 10);
