@@ -128,6 +128,9 @@ void EngineLoop::note_recomputed(RequestId request, std::string_view reason) {
   }
   next_recompute_note_seconds_ = now + kPauseSeconds;
   const KvTransfer& transfer = *active_.at(request).submission.request->kv_transfer;
+  // The pool's reasons begin with the peer.
+  const std::string peer = fmt::format("{} port {}: ", transfer.remote_host, transfer.remote_port);
+  reason.remove_prefix(reason.starts_with(peer) ? peer.size() : 0);
   std::string line = fmt::format("KV from {} port {} is computed here instead: {}",
                                  transfer.remote_host, transfer.remote_port, reason);
   if (const std::int64_t others = std::exchange(unnoted_recomputes_, 0); others > 0) {
