@@ -253,6 +253,7 @@ Expected<int> serve(const ServeFlags& typed) {
   if (!peers) {
     return fail(std::move(peers.error()));
   }
+  peers->log = report_note;
   auto engine = Engine::create(engine_options, std::move(*runner), std::move(*kv), *vocabulary,
                                std::move(*key_index), std::move(loader), std::move(*speculation),
                                std::move(*prefixes), std::move(*peers));

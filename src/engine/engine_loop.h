@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -130,6 +131,7 @@ class EngineLoop {
   // Samples its first token, if its logits have come too, and gives it to the scheduler.
   void start_admitted(const KvConsumer::Ready& arrived);
   bool is_recomputed_when_lost(RequestId request);
+  void note_recomputed(RequestId request, std::string_view reason);
   // Requests whose KV their producer does not give any more. After a step.
   void end_lost();
   void forget(RequestId id);
@@ -151,6 +153,8 @@ class EngineLoop {
   SchedulerOptions options_;
   Scheduler scheduler_;
   KvPeers peers_;
+  double next_recompute_note_seconds_ = 0;
+  std::int64_t unnoted_recomputes_ = 0;
   std::vector<RequestId> lost_;  // in the step at hand, and not to be computed again
   std::function<double()> clock_;
   std::unordered_map<RequestId, ActiveRequest> active_;

@@ -1,7 +1,11 @@
 // Requests whose prompt another node has prefilled, or whose prompt is prefilled for another.
+#include <fmt/format.h>
+
 #include <chrono>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +31,7 @@ void EngineLoop::advance_peers() {
     if (!arrived.error) {
       start_admitted(arrived);
     } else if (peers_.load_failure == KvLoadFailure::kRecompute) {
+      note_recomputed(arrived.request, arrived.error->message());
       scheduler_.add(*submission.request, submission.compression);
     } else {
       end_choices(arrived.request, 0, submission.request->num_choices, FinishReason::kError,
@@ -106,7 +111,32 @@ bool EngineLoop::is_recomputed_when_lost(RequestId request) {
     return true;
   }
   peers_.consumer->note_lost();
-  return peers_.load_failure == KvLoadFailure::kRecompute;
+  if (peers_.load_failure != KvLoadFailure::kRecompute) {
+    return false;
+  }
+  note_recomputed(request, "blocks that it needed could not be read");
+  return true;
+}
+
+// A producer that is gone fails many requests: one line in a while, with how many there were.
+void EngineLoop::note_recomputed(RequestId request, std::string_view reason) {
+  constexpr double kPauseSeconds = 5;
+  const double now = clock_();
+  if (!peers_.log || now < next_recompute_note_seconds_) {
+    ++unnoted_recomputes_;
+    return;
+  }
+  next_recompute_note_seconds_ = now + kPauseSeconds;
+  const KvTransfer& transfer = *active_.at(request).submission.request->kv_transfer;
+  // The pool's reasons begin with the peer.
+  const std::string peer = fmt::format("{} port {}: ", transfer.remote_host, transfer.remote_port);
+  reason.remove_prefix(reason.starts_with(peer) ? peer.size() : 0);
+  std::string line = fmt::format("KV from {} port {} is computed here instead: {}",
+                                 transfer.remote_host, transfer.remote_port, reason);
+  if (const std::int64_t others = std::exchange(unnoted_recomputes_, 0); others > 0) {
+    line += fmt::format(" ({} more since the last such line)", others);
+  }
+  peers_.log(line);
 }
 
 void EngineLoop::end_lost() {

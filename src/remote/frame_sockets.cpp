@@ -301,6 +301,9 @@ void FrameSockets::read_from(ConnectionId id) {
       return;
     }
     connection.input_bytes += static_cast<std::size_t>(got);
+    if (callbacks_.on_bytes) {
+      callbacks_.on_bytes(id);
+    }
     std::size_t begin = 0;
     while (take_frame(id, begin)) {
     }

@@ -27,6 +27,8 @@ struct FrameSocketsCallbacks {
   // False: it is turned away.
   std::function<bool(ConnectionId)> on_accept;
   std::function<void(ConnectionId, std::span<const std::byte>)> on_frame;
+  // Bytes came, whether they make a frame or not; before its frames. May be empty.
+  std::function<void(ConnectionId)> on_bytes = {};
   std::function<void(ConnectionId, const Status&)> on_broken;
 };
 

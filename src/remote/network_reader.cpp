@@ -24,7 +24,7 @@ NetworkReader::~NetworkReader() {
 }
 
 void NetworkReader::read(const RemoteRead& read, Clock::TimePoint deadline) {
-  waiting_.push_back({read, deadline, {}, {}, false, false});
+  waiting_.push_back({read, deadline, answers_, {}, {}, false, false});
 }
 
 void NetworkReader::start(Read& started) {
@@ -48,6 +48,8 @@ void NetworkReader::start(Read& started) {
       started.has_failed = true;
     } else if (request != nullptr) {
       started.requests.push_back(request);
+    } else {
+      ++answers_;
     }
   }
 }
@@ -59,6 +61,10 @@ void NetworkReader::take_ended_requests(Read& read) {
       return false;
     }
     read.has_failed = read.has_failed || status != UCS_OK;
+    if (status == UCS_OK) {
+      ++answers_;
+      is_silent_ = false;
+    }
     ucp_request_free(request);
     return true;
   });
@@ -83,17 +89,27 @@ void NetworkReader::poll(Clock::TimePoint now, PeerPoolStats& stats,
         }
         report(read, status, results);
       } else if (now >= read.deadline) {
-        report(read, TransferStatus::kDeadlinePassed, results);
+        report_late(read, results);
       }
     }
     std::erase_if(started_,
                   [](const Read& read) { return read.is_reported && read.requests.empty(); });
     // In the order of their deadlines.
     while (!waiting_.empty() && now >= waiting_.front().deadline) {
-      report(waiting_.front(), TransferStatus::kDeadlinePassed, results);
+      report_late(waiting_.front(), results);
       waiting_.pop_front();
     }
   } while (!waiting_.empty() && started_.size() < kGetsAtATime);
+  if (is_silent_) {
+    fail_all(TransferStatus::kDeadlinePassed, results);
+  }
+}
+
+void NetworkReader::report_late(Read& late, std::vector<RemoteReadResult>& results) {
+  if (!late.is_reported) {
+    is_silent_ = is_silent_ || late.answers_before == answers_;
+    report(late, TransferStatus::kDeadlinePassed, results);
+  }
 }
 
 TransferStatus NetworkReader::verify(const Read& ended) const {

@@ -25,7 +25,9 @@ PeerConnection::PeerConnection(const PeerPoolOptions& options, PeerPoolStats& st
       send_(std::move(send)),
       problem_(StatusCode::kUnavailable, "not connected"),
       connect_deadline_(now + options.connect_timeout),
-      seen_(now) {
+      seen_(now),
+      heard_(now),
+      last_tick_(now) {
   if (const std::optional<Status> problem = fill_random(nonce_)) {
     break_off(*problem);
     return;
@@ -37,7 +39,7 @@ void PeerConnection::on_frame(std::span<const std::byte> bytes, Clock::TimePoint
   if (is_broken()) {
     return;
   }
-  seen_ = now;
+  on_heard(now);
   stats_.bytes_received += static_cast<std::int64_t>(bytes.size());
   const Expected<WireFrame> frame = read_frame(bytes);
   if (!frame) {
@@ -65,6 +67,14 @@ void PeerConnection::on_frame(std::span<const std::byte> bytes, Clock::TimePoint
   } else {
     break_off({StatusCode::kCorruption, fmt::format("an exporter does not send messages of type {}",
                                                     static_cast<unsigned>(frame->type))});
+  }
+}
+
+void PeerConnection::on_heard(Clock::TimePoint now) {
+  seen_ = heard_ = now;
+  is_silent_ = false;
+  for (auto& [request, fetch] : fetches_) {
+    fetch.silence = {};
   }
 }
 
@@ -153,6 +163,7 @@ void PeerConnection::send_fetch(Fetch& fetch) {
                          return &entry.second == &fetch;
                        })->first;
   fetch.sent = seen_;  // or later
+  fetch.is_sent = true;
   send_(encode(request, FetchMessage{fetch.key, fetch.epoch}));
 }
 

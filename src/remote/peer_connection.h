@@ -39,6 +39,8 @@ class PeerConnection {
                  Clock::TimePoint now);
 
   void on_frame(std::span<const std::byte> bytes, Clock::TimePoint now);
+  // Bytes of it came that are no whole frame yet.
+  void on_heard(Clock::TimePoint now);
   // Everything under way fails.
   void on_broken(const Status& status);
   // Deadlines and heartbeats. When to be called again at the latest.
@@ -46,6 +48,9 @@ class PeerConnection {
 
   bool is_ready() const { return state_ == State::kReady; }
   bool is_broken() const { return state_ == State::kBroken; }
+  // It has let a question wait for read_timeout, and said nothing in that time. Reads fail at once
+  // until it says something: those who wait for blocks would wait for each anew.
+  bool is_silent() const { return is_silent_; }
   // Why it is broken.
   const Status& problem() const { return problem_; }
   // Once, after the handshake.
@@ -73,7 +78,9 @@ class PeerConnection {
     std::uint64_t epoch = 0;
     Clock::TimePoint deadline;
     Clock::TimePoint sent;
-    std::uint64_t lease = 0;  // 0: the manifest has not come
+    bool is_sent = false;
+    Clock::Duration silence = {};  // since it was sent or the peer was heard
+    std::uint64_t lease = 0;       // 0: the manifest has not come
     Manifest manifest;
     std::vector<std::byte> block_bytes;  // the section as it comes
     std::deque<FetchPartMessage> missing;
@@ -121,6 +128,8 @@ class PeerConnection {
   void fail_reads_of(std::uint64_t lease, TransferStatus status);
   void send_heartbeats(Clock::TimePoint now);
   void expire(Clock::TimePoint now);
+  void end_late_fetches(Clock::TimePoint now);
+  void become_silent();
   Clock::TimePoint next_tick() const;
   std::uint64_t next_request() { return ++last_request_; }
 
@@ -132,7 +141,10 @@ class PeerConnection {
   Status problem_;
   Nonce nonce_ = {};
   Clock::TimePoint connect_deadline_;
-  Clock::TimePoint seen_;  // the latest time that somebody told
+  Clock::TimePoint seen_;   // the latest time that somebody told
+  Clock::TimePoint heard_;  // bytes came
+  Clock::TimePoint last_tick_;
+  bool is_silent_ = false;
   Clock::Duration lease_duration_ = {};
   std::optional<ReadyMessage> new_ready_;
   std::uint64_t last_request_ = 0;

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kReadMessagesAtATime = 16;
 constexpr int kHeartbeatsPerLease = 3;
+// Between two ticks no more than this counts as the peer's silence: the rest is our own.
+constexpr Clock::Duration kSilenceStep = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -87,6 +89,10 @@ void PeerConnection::read(std::uint64_t lease, const RemoteRead& read) {
   readings_[id] = {read, read.num_blocks};
   if (!is_ready() || !leases_.contains(lease)) {
     finish_block(id, TransferStatus::kIoError);
+    return;
+  }
+  if (is_silent_) {
+    finish_block(id, TransferStatus::kDeadlinePassed);
     return;
   }
   for (int block = 0; block < read.num_blocks; ++block) {
@@ -229,20 +235,45 @@ Clock::TimePoint PeerConnection::tick(Clock::TimePoint now) {
     break_off({StatusCode::kUnavailable, "the peer did not answer in time"});
     return Clock::TimePoint::max();
   }
-  for (auto fetch = fetches_.begin(); fetch != fetches_.end();) {
-    const std::uint64_t key = fetch->first;
-    const bool is_late = now >= fetch->second.deadline;
-    ++fetch;
-    if (is_late) {
-      end_fetch(key, fail(StatusCode::kDeadlineExceeded, "the manifest did not come in time"));
-    }
-  }
+  end_late_fetches(now);
   expire(now);
   if (now >= next_heartbeat_) {
     send_heartbeats(now);
   }
   flush(now);
   return next_tick();
+}
+
+void PeerConnection::end_late_fetches(Clock::TimePoint now) {
+  const Clock::Duration passed = std::min(now - std::exchange(last_tick_, now), kSilenceStep);
+  bool has_waited = false;
+  for (auto fetch = fetches_.begin(); fetch != fetches_.end();) {
+    const std::uint64_t key = fetch->first;
+    Fetch& late = fetch->second;
+    ++fetch;
+    if (late.is_sent) {
+      late.silence += passed;
+    }
+    if (late.silence >= options_.read_timeout) {
+      has_waited = true;
+      const auto waited = std::chrono::duration<double>(options_.read_timeout).count();
+      end_fetch(key, fail(StatusCode::kDeadlineExceeded,
+                          fmt::format("the peer has not answered for {:g} s", waited)));
+    } else if (now >= late.deadline) {
+      end_fetch(key, fail(StatusCode::kDeadlineExceeded, "the manifest did not come in time"));
+    }
+  }
+  if (has_waited) {
+    become_silent();
+  }
+}
+
+void PeerConnection::become_silent() {
+  is_silent_ = true;
+  fail_all_reads(TransferStatus::kDeadlinePassed);
+  if (!leases_.empty()) {
+    next_heartbeat_ = std::min(next_heartbeat_, seen_);  // its answer ends the silence
+  }
 }
 
 void PeerConnection::expire(Clock::TimePoint now) {
@@ -257,15 +288,20 @@ void PeerConnection::expire(Clock::TimePoint now) {
   }
   std::erase_if(heartbeats_,
                 [&](const auto& entry) { return now >= entry.second.sent + lease_duration_; });
+  bool has_waited = false;
   std::erase_if(read_messages_, [&](const auto& entry) {
     if (now < entry.second.deadline) {
       return false;
     }
+    has_waited = has_waited || heard_ <= entry.second.deadline - options_.read_timeout;
     for (const BlockOfRead& block : entry.second.blocks) {
       finish_block(block.reading, TransferStatus::kDeadlinePassed);
     }
     return true;
   });
+  if (has_waited) {
+    become_silent();
+  }
 }
 
 Clock::TimePoint PeerConnection::next_tick() const {
@@ -275,6 +311,9 @@ Clock::TimePoint PeerConnection::next_tick() const {
   }
   for (const auto& [request, fetch] : fetches_) {
     next = std::min(next, fetch.deadline);
+    if (fetch.is_sent) {
+      next = std::min(next, seen_ + std::min(kSilenceStep, options_.read_timeout));
+    }
   }
   // They were sent in this order, with the same time limit.
   if (!read_messages_.empty()) {

@@ -63,6 +63,11 @@ class PeerPool::Impl {
         peer->second.connection->on_frame(bytes, clock_.now());
       }
     };
+    callbacks.on_bytes = [this](ConnectionId id) {
+      if (const auto peer = peers_.find(id); peer != peers_.end()) {
+        peer->second.connection->on_heard(clock_.now());
+      }
+    };
     callbacks.on_broken = [this](ConnectionId id, const Status& status) {
       if (const auto peer = peers_.find(id); peer != peers_.end()) {
         peer->second.connection->on_broken(status);
@@ -166,6 +171,8 @@ class PeerPool::Impl {
 
   void read(std::span<const RemoteRead> reads) {
     const Clock::TimePoint now = clock_.now();
+    // Callers may wait before the next poll().
+    next_tick_ = std::min(next_tick_, now + options_.read_timeout);
     reads_in_flight_ += static_cast<int>(reads.size());
     for (const RemoteRead& read : reads) {
       KAREZ_CHECK(read.num_blocks >= 1 && read.num_blocks <= kExtentBlocks,
@@ -175,7 +182,10 @@ class PeerPool::Impl {
       if (peer == peers_.end() || !peer->second.connection->is_alive(held->second.lease, now)) {
         results_.push_back({read.ticket, read.reader, TransferStatus::kIoError});
       } else if (!read_shared(peer->second, read)) {
-        if (peer->second.network) {
+        if (peer->second.network &&
+            (peer->second.network->is_silent() || peer->second.connection->is_silent())) {
+          results_.push_back({read.ticket, read.reader, TransferStatus::kDeadlinePassed});
+        } else if (peer->second.network) {
           peer->second.network->read(read, now + options_.read_timeout);
         } else {
           peer->second.connection->read(held->second.lease, read);
@@ -184,6 +194,7 @@ class PeerPool::Impl {
     }
     for (auto& [id, peer] : peers_) {
       peer.connection->flush(now);
+      peer.connection->take_reads(results_);
       if (peer.network) {
         peer.network->poll(now, stats_, results_);
       }
@@ -229,6 +240,9 @@ class PeerPool::Impl {
       next_tick_ = std::min(next_tick_, moved.connection->tick(now));
       if (moved.network) {
         moved.network->poll(now, stats_, results_);
+        if (moved.connection->is_silent()) {
+          moved.network->fail_all(TransferStatus::kDeadlinePassed, results_);
+        }
         next_tick_ = std::min(next_tick_, moved.network->next_deadline());
       }
       collect(id, moved);

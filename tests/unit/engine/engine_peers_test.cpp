@@ -1,6 +1,7 @@
 // Prompts that one engine prefills and another decodes, against one engine that does both. The fake
 // runner's tokens are a hash of all keys and values that a row may see, so one wrong, stale or
 // missing block changes every token after it.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -163,6 +166,7 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
                                                   KvConsumer::Options{admit_, kVocabSize}, clock_);
     kv_consumer_ = peers.consumer.get();
     peers.load_failure = policy;
+    peers.log = [this](std::string_view line) { notes_.emplace_back(line); };
     consumer_ = create(std::move(kv), std::move(peers));
   }
 
@@ -226,7 +230,8 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
   std::string wire_type_ = "native";
   KvAdmit admit_ = GetParam();
   FakeVocabulary vocabulary_{kVocabSize};
-  std::function<void()> at_step_;  // by an engine's thread
+  std::function<void()> at_step_;   // by an engine's thread
+  std::vector<std::string> notes_;  // of the consumer
   std::unique_ptr<Engine> producer_;
   KvConsumer* kv_consumer_ = nullptr;
   std::unique_ptr<Engine> consumer_;
@@ -396,8 +401,14 @@ TEST_P(SplitEngine, AProducerThatIsGoneIsAnErrorOrComputedAgain) {
       EXPECT_EQ(answers.at(0).last.finished, FinishReason::kError);
       ASSERT_TRUE(answers.at(0).last.error.has_value());
       EXPECT_EQ(answers.at(0).last.error->code(), StatusCode::kUnavailable);
+      EXPECT_TRUE(notes_.empty());
     } else {
       expect_alone(request, answers);
+      ASSERT_EQ(notes_.size(), 1U);
+      EXPECT_EQ(notes_[0].find(fmt::format("KV from 127.0.0.1 port {} is computed here instead: ",
+                                           request.kv_transfer->remote_port)),
+                0U)
+          << notes_[0];
     }
     EXPECT_TRUE(comes_true(*consumer_, is_empty));
     EXPECT_EQ(consumer_->stats().peers.consumer.failed, 1);

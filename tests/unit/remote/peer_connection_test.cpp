@@ -287,6 +287,55 @@ TEST(PeerConnection, AReadThatComesAfterItsTimeLimitWritesNothing) {
   EXPECT_TRUE(link.connection->is_ready());
 }
 
+TEST(PeerConnection, ASilentPeerIsWaitedForOnceAndAskedAgainWhenItHasAnswered) {
+  DirectLink link;
+  const Manifest manifest = link.fetch(add_export(link), 1)->value();
+  OneRead first;
+  first.begin(link, manifest.blocks[2]);
+  link.clock.advance(link.options.read_timeout / 2);
+  OneRead second;  // not late itself
+  second.begin(link, manifest.blocks[3]);
+  link.clock.advance(link.options.read_timeout / 2);
+  link.connection->tick(link.clock.now());
+  std::vector<RemoteReadResult> results;
+  link.connection->take_reads(results);
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_EQ(results[1].status, TransferStatus::kDeadlinePassed);
+  EXPECT_TRUE(link.connection->is_alive(link.lease, link.clock.now()));
+  OneRead third;
+  third.begin(link, manifest.blocks[2]);
+  EXPECT_EQ(third.status, TransferStatus::kDeadlinePassed);
+  link.pump();
+  OneRead again;
+  again.begin(link, manifest.blocks[2]);
+  link.pump();
+  again.look(link);
+  EXPECT_EQ(again.status, TransferStatus::kOk);
+}
+
+TEST(PeerConnection, AFetchFromASilentPeerEndsBeforeItsDeadlineAndOneThatGetsBytesDoesNot) {
+  for (const bool is_silent : {true, false}) {
+    DirectLink link;
+    link.pump();
+    link.connection->fetch(FetchId(1), add_export(link), 1, link.clock.now() + seconds(30));
+    std::vector<PeerConnection::FetchEnd> ends;
+    for (Clock::Duration passed = {}; passed < link.options.read_timeout; passed += seconds(1)) {
+      link.connection->take_fetches(ends);
+      EXPECT_TRUE(ends.empty());
+      link.clock.advance(seconds(1));
+      if (!is_silent) {
+        link.connection->on_heard(link.clock.now());
+      }
+      link.connection->tick(link.clock.now());
+    }
+    link.connection->take_fetches(ends);
+    ASSERT_EQ(ends.size(), is_silent ? 1U : 0U);
+    if (is_silent) {
+      EXPECT_EQ(ends[0].outcome.error().message(), "the peer has not answered for 5 s");
+    }
+  }
+}
+
 TEST(PeerConnection, HeartbeatsKeepALease) {
   DirectLink link;
   link.fetch(add_export(link), 1)->value();
