@@ -81,7 +81,7 @@ CASES = [
     ([*GENERATE, "--compress", "--compress-recent", "-1"], ["--compress-recent", "-1", "0 to"]),
     ([*GENERATE, "--compress", "--compress-score", "best"], ["--compress-score", "best", "bidirectional", "random"]),
     ([*GENERATE, "--compress", "--compress-chunk", "fixed=0"], ["--compress-chunk", "fixed=0", "token2chunk"]),
-    ([*GENERATE, "--compress", "--compress-chunk", "fixed=4096"], ["--compress-chunk", "fixed=4096", "512"]),
+    ([*GENERATE, "--compress", "--compress-chunk", "fixed=4096"], ["--compress-chunk", "fixed=4096", "256"]),
     ([*GENERATE, "--compress", "--compress-archive", "zip"], ["--compress-archive", "zip", "r4, off"]),
     ([*SERVE, "--compress-per-step", "0"], ["--compress-per-step", "0", "1 and more"]),
     ([*GENERATE, "--spec-type", "medusa"], ["--spec-type", "medusa", "none, ngram, draft-model, self"]),
