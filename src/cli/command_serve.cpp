@@ -150,7 +150,7 @@ Expected<int> serve(const ServeFlags& typed) {
   auto home = make_role_home(spec, {.role = options.role,
                                     .home = options.home,
                                     .sparse = options.sparse,
-                                    .identity = identity,
+                                    .model_digest = model_file->digest,
                                     .context_tokens = *context,
                                     .max_num_seqs = options.scheduler.max_num_seqs});
   if (!home) {
@@ -249,7 +249,7 @@ Expected<int> serve(const ServeFlags& typed) {
   engine_options.kv_identity = identity;
   engine_options.load_limit_seconds = options.store.load_limit_seconds;
   auto peers = make_peers(*home, options.role, **kv, key_index->get(), new_engine_id(),
-                          (*runner)->config().vocab_size);
+                          (*runner)->config().vocab_size, report_note);
   if (!peers) {
     return fail(std::move(peers.error()));
   }

@@ -54,7 +54,8 @@ Expected<KvTransfer> KvProducer::hold(SequenceId sequence, std::span<const Token
   if (!is_home) {
     kv_.close(*fork);
     ++counters_.failed;
-    return fail(StatusCode::kResourceExhausted,
+    // Not the request's fault, and not for long: other nodes may have room now.
+    return fail(StatusCode::kUnavailable,
                 "there is no room below the fast tier to keep the KV of this prompt for a "
                 "consumer; a larger --kv-host-bytes is needed, or fewer prompts at a time");
   }
@@ -68,7 +69,7 @@ Expected<KvTransfer> KvProducer::hold(SequenceId sequence, std::span<const Token
   if (!key) {
     kv_.close(*fork);
     ++counters_.failed;
-    return fail(std::move(key.error()));
+    return fail(StatusCode::kUnavailable, key.error().message());
   }
   ++counters_.exported;
   held_.emplace(*key, *fork);

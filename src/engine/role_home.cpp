@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "engine/exported_index.h"
-#include "kv/store/record_key.h"
 #include "kv/tier/host_tier.h"
 #include "kv/window_blocks.h"
 #include "remote/wire_blocks.h"
@@ -45,8 +44,8 @@ Expected<void> check(const RoleHomeOptions& options) {
 
 PeerConfig config_of(const KVCacheSpec& spec, const RoleHomeOptions& options) {
   PeerConfig config;
-  config.model_digest =
-      std::bit_cast<std::array<std::uint8_t, 32>>(identity_digest(options.identity));
+  // The model's own: what else must be equal has fields, which a refusal names.
+  config.model_digest = std::bit_cast<std::array<std::uint8_t, 32>>(options.model_digest);
   config.num_layers = static_cast<std::uint32_t>(spec.num_layers);
   config.num_kv_heads = static_cast<std::uint32_t>(spec.num_kv_heads);
   config.head_dim = static_cast<std::uint32_t>(spec.head_dim);
@@ -117,7 +116,8 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
 }
 
 Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheManager& kv,
-                             const KeyIndex* key_index, std::string engine_id, int vocab_size) {
+                             const KeyIndex* key_index, std::string engine_id, int vocab_size,
+                             std::function<void(std::string_view)> log) {
   KvPeers peers;
   peers.load_failure = role.load_failure;
   if (role.produces()) {
@@ -127,6 +127,9 @@ Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheMan
     options.config = home.config;
     options.secret = role.peer_secret;
     options.lease_duration = role.lease;
+    options.on_refused = [log = std::move(log)](std::string_view what) {
+      log(fmt::format("--kv-port: refused {}", what));
+    };
     auto exporter = KvExporter::create(options, home.memory);
     if (!exporter) {
       return fail(exporter.error().code(), "--kv-port: " + exporter.error().message());

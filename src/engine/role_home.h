@@ -4,7 +4,10 @@
 // Thread: the caller's; then the engine's. Owns: what it has not given away yet.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "engine/home_tier.h"
@@ -30,7 +33,7 @@ struct RoleHomeOptions {
   RoleOptions role;
   HomeOptions home;
   SparseOptions sparse;
-  std::string identity;  // kv_identity()
+  Sha256Digest model_digest = {};  // model_digest(), which covers windows and RoPE too
   int context_tokens = 0;
   int max_num_seqs = 0;
 };
@@ -41,8 +44,10 @@ struct RoleHomeOptions {
 Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions& options);
 
 // Empty without a role. engine_id: of this process, unlike every other's.
+// log: told of peers that a producer refuses, by the thread of its port.
 // Fails: as KvExporter::create(), naming the flag.
 Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheManager& kv,
-                             const KeyIndex* key_index, std::string engine_id, int vocab_size);
+                             const KeyIndex* key_index, std::string engine_id, int vocab_size,
+                             std::function<void(std::string_view)> log);
 
 }  // namespace karez

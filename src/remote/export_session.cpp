@@ -91,7 +91,9 @@ ExportSession::Answer ExportSession::hello(const WireFrame& frame) {
   }
   // The consumer reads this text: "here" is the consumer.
   if (const std::optional<Status> mismatch = find_mismatch(hello->config, config_)) {
-    return refuse(frame.request, *mismatch);
+    Answer answer = refuse(frame.request, *mismatch);
+    refusal_ = find_mismatch(config_, hello->config);
+    return answer;
   }
   if (const std::optional<Status> problem = check_peer_config(hello->config)) {
     return refuse(frame.request, *problem);
@@ -237,9 +239,24 @@ ExportSession::Answer ExportSession::read_blocks(const WireFrame& frame, Clock::
 }
 
 ExportSession::Answer ExportSession::refuse(std::uint64_t request, const Status& status) {
-  state_ = State::kRefused;
-  ++context_.stats->refused;
+  count_refusal(status);
   return error(request, status);
+}
+
+void ExportSession::count_refusal(const Status& why) {
+  state_ = State::kRefused;
+  refusal_ = why;
+  ++context_.stats->refused;
+}
+
+void ExportSession::end(const Status& why) {
+  if (state_ == State::kGreeted) {
+    count_refusal({StatusCode::kInvalidArgument,
+                   "it went away when it had this node's proof of the secret: their secrets "
+                   "differ, or the connection broke"});
+  } else if (state_ == State::kNew && why.code() == StatusCode::kCorruption) {
+    count_refusal(why);
+  }
 }
 
 ExportSession::Answer ExportSession::bad_message(std::uint64_t request, const Status& status) {

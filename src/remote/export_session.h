@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,10 @@ class ExportSession {
 
   Answer handle(std::span<const std::byte> bytes, Clock::TimePoint now);
   bool is_ready() const { return state_ == State::kReady; }
+  // The connection has ended. A consumer that finds fault with this side leaves without a word.
+  void end(const Status& why);
+  // Why its handshake has failed, "here" being this node; nullopt: it has not.
+  const std::optional<Status>& refusal() const { return refusal_; }
 
  private:
   enum class State { kNew, kGreeted, kReady, kRefused };
@@ -52,6 +57,7 @@ class ExportSession {
   Answer heartbeat(const WireFrame& frame, Clock::TimePoint now);
   Answer read_blocks(const WireFrame& frame, Clock::TimePoint now);
   Answer refuse(std::uint64_t request, const Status& status);
+  void count_refusal(const Status& why);
   Answer bad_message(std::uint64_t request, const Status& status);
   static Answer error(std::uint64_t request, const Status& status);
 
@@ -60,6 +66,7 @@ class ExportSession {
   PeerConfig config_;  // this node's, with the wire type that the consumer has asked for
   WireBlocks wire_;
   State state_ = State::kNew;
+  std::optional<Status> refusal_;
   Nonce consumer_nonce_ = {};
   Nonce own_nonce_ = {};
 };

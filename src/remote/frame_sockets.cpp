@@ -54,6 +54,16 @@ Expected<SocketAddress> parse_address(const std::string& host, std::uint16_t por
   return address;
 }
 
+std::string to_text(const SocketAddress& address) {
+  const bool is_v6 = address.storage.ss_family == AF_INET6;
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+  const void* host = is_v6 ? static_cast<const void*>(&v6->sin6_addr) : &v4->sin_addr;
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  static_cast<void>(inet_ntop(address.storage.ss_family, host, text.data(), text.size()));
+  return fmt::format("{} port {}", text.data(), ntohs(is_v6 ? v6->sin6_port : v4->sin_port));
+}
+
 Status unavailable(std::string_view what, int error) {
   return {StatusCode::kUnavailable, fmt::format("{}: {}", what, std::strerror(error))};
 }
@@ -158,11 +168,14 @@ ConnectionId FrameSockets::add(int socket, bool is_connected) {
 
 void FrameSockets::accept_all() {
   while (true) {
-    const int accepted = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    SocketAddress from;
+    from.size = sizeof from.storage;
+    const int accepted = accept4(listener_, reinterpret_cast<sockaddr*>(&from.storage), &from.size,
+                                 SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (accepted < 0) {
       return;
     }
-    if (callbacks_.on_accept && callbacks_.on_accept(last_id_ + 1)) {
+    if (callbacks_.on_accept && callbacks_.on_accept(last_id_ + 1, to_text(from))) {
       add(accepted, true);
     } else {
       ::close(accepted);

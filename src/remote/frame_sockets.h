@@ -24,8 +24,8 @@ namespace karez {
 using ConnectionId = std::uint64_t;  // never used twice; 0 is none
 
 struct FrameSocketsCallbacks {
-  // False: it is turned away.
-  std::function<bool(ConnectionId)> on_accept;
+  // from: "127.0.0.1 port 4711". False: it is turned away.
+  std::function<bool(ConnectionId, const std::string& from)> on_accept;
   std::function<void(ConnectionId, std::span<const std::byte>)> on_frame;
   // Bytes came, whether they make a frame or not; before its frames. May be empty.
   std::function<void(ConnectionId)> on_bytes = {};

@@ -84,12 +84,14 @@ class KvExporter::Impl {
       return Status(StatusCode::kResourceExhausted, "the KV exporter got no eventfd");
     }
     FrameSocketsCallbacks callbacks;
-    callbacks.on_accept = [this](ConnectionId id) { return accept(id); };
+    callbacks.on_accept = [this](ConnectionId id, const std::string& from) {
+      return accept(id, from);
+    };
     callbacks.on_frame = [this](ConnectionId id, std::span<const std::byte> bytes) {
       take_frame(id, bytes);
     };
     callbacks.on_broken = [this](ConnectionId id, const Status& status) {
-      drop(id);
+      drop(id, status);
       const std::lock_guard lock(mutex_);
       stats_.bad_messages += status.code() == StatusCode::kCorruption ? 1 : 0;
     };
@@ -146,7 +148,9 @@ class KvExporter::Impl {
   struct Session {
     ExportSession session;
     Clock::TimePoint since;  // connected, or refused
+    std::string from;
     bool was_ready = false;
+    bool was_told = false;  // that it was refused
   };
 
   std::optional<Status> make_ready() {
@@ -186,6 +190,10 @@ class KvExporter::Impl {
         network_->progress();
       }
       drop_silent();
+      if (const std::string refusal = std::exchange(refusal_, {});
+          !refusal.empty() && options_.on_refused) {
+        options_.on_refused(refusal);
+      }
       if (std::exchange(has_event_, false) && options_.on_event) {
         options_.on_event();
       }
@@ -195,12 +203,12 @@ class KvExporter::Impl {
     }
   }
 
-  bool accept(ConnectionId id) {
+  bool accept(ConnectionId id, const std::string& from) {
     const std::lock_guard lock(mutex_);
     if (sessions_.size() >= static_cast<std::size_t>(options_.max_connections)) {
       return false;
     }
-    sessions_.emplace(id, Session{ExportSession(shared_, id), clock_.now(), false});
+    sessions_.emplace(id, Session{ExportSession(shared_, id), clock_.now(), from});
     return true;
   }
 
@@ -218,6 +226,7 @@ class KvExporter::Impl {
       if (std::exchange(session.was_ready, session.session.is_ready()) && !session.was_ready) {
         session.since = now;  // it has time to read why
       }
+      note_refusal(session, now);
       has_event_ = has_event_ || table_.has_ended();
       stats_.bytes_sent += static_cast<std::int64_t>(answer.frame.size());
     }
@@ -229,10 +238,24 @@ class KvExporter::Impl {
     }
   }
 
-  void drop(ConnectionId id) {
+  void drop(ConnectionId id, const Status& why) {
     const std::lock_guard lock(mutex_);
-    sessions_.erase(id);
+    if (const auto found = sessions_.find(id); found != sessions_.end()) {
+      found->second.session.end(why);
+      note_refusal(found->second, clock_.now());
+      sessions_.erase(found);
+    }
     table_.drop_session(id);
+  }
+
+  // Under the lock; what it notes is told without it.
+  void note_refusal(Session& session, Clock::TimePoint now) {
+    const std::optional<Status>& refusal = session.session.refusal();
+    if (!refusal || std::exchange(session.was_told, true) || now < next_refusal_) {
+      return;
+    }
+    next_refusal_ = now + KvExporterOptions::kRefusalsApart;
+    refusal_ = fmt::format("{}: {}", session.from, refusal->message());
   }
 
   void drop_silent() {
@@ -247,7 +270,7 @@ class KvExporter::Impl {
     }
     for (const ConnectionId id : std::exchange(to_close_, {})) {
       sockets_->close(id);
-      drop(id);
+      drop(id, Status(StatusCode::kUnavailable, "cut off"));
     }
   }
 
@@ -268,6 +291,8 @@ class KvExporter::Impl {
   std::unique_ptr<UcxNetwork> network_;    // of the port's thread; null: not one-sided
   std::vector<ConnectionId> to_close_;
   bool has_event_ = false;
+  std::string refusal_;  // to be told
+  Clock::TimePoint next_refusal_ = Clock::TimePoint::min();
 
   mutable std::mutex mutex_;  // of the rest
   ExportTable table_;

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -56,6 +57,10 @@ struct KvExporterOptions {
   std::string transports;
   // Called by the port's thread when poll() has something to give; must not block or call back.
   std::function<void()> on_event;
+  // Called by the port's thread with "127.0.0.1 port 4711: peers do not fit: ..." for a connection
+  // whose handshake has failed; of several within kRefusalsApart, with the first.
+  static constexpr Clock::Duration kRefusalsApart = std::chrono::seconds(1);
+  std::function<void(std::string_view)> on_refused;
 };
 
 enum class ExportEnd {

@@ -70,7 +70,12 @@ class PeerPool::Impl {
     };
     callbacks.on_broken = [this](ConnectionId id, const Status& status) {
       if (const auto peer = peers_.find(id); peer != peers_.end()) {
-        peer->second.connection->on_broken(status);
+        const bool is_stranger =
+            status.code() == StatusCode::kCorruption && !peer->second.connection->is_ready();
+        peer->second.connection->on_broken(
+            is_stranger
+                ? Status(status.code(), "this is not a KV port of karez: " + status.message())
+                : status);
       }
     };
     Expected<std::unique_ptr<FrameSockets>> sockets = FrameSockets::create(std::move(callbacks));

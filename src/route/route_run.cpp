@@ -183,6 +183,9 @@ asio::awaitable<std::optional<RouteRun::Prefill>> RouteRun::prefill_on(NodeId no
     co_return std::nullopt;
   }
   Prefill result;
+  if (could_not_keep_kv(answer->status, *body)) {
+    co_return result;  // the consumer does both
+  }
   if (answer->status != 200) {
     result.response = response_of(std::move(*answer));
     result.response->body = std::move(*body);

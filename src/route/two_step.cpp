@@ -114,4 +114,20 @@ Json transfer_of_answer(std::string_view answer) {
                                                                        : Json(nullptr);
 }
 
+bool could_not_keep_kv(int http_status, std::string_view answer) {
+  if (http_status != 503) {
+    return false;
+  }
+  const auto json = parse_json_object(answer);
+  if (!json) {
+    return false;
+  }
+  const auto error = json->find("error");
+  if (error == json->end() || !error->is_object()) {
+    return false;
+  }
+  const auto code = error->find("code");
+  return code != error->end() && *code == kTransferFailedCode;
+}
+
 }  // namespace karez

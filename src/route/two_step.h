@@ -33,5 +33,8 @@ ApiResult<RoutedRequest> read_routed_request(std::string body, std::string_view 
 std::string decode_body(const RoutedRequest& request, const Json& transfer);
 // kv_transfer_params of a producer's answer. Null: it has none, or the answer is no JSON object.
 Json transfer_of_answer(std::string_view answer);
+// Of a producer's answer that is not 200: the prompt is right, its KV could not be kept for a
+// consumer.
+bool could_not_keep_kv(int http_status, std::string_view answer);
 
 }  // namespace karez

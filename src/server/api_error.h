@@ -36,6 +36,9 @@ struct ApiError {
   std::string to_json() const;
 };
 
+// The code of a 503: KV could not be kept for a consumer, or did not come from a producer.
+inline constexpr const char* kTransferFailedCode = "kv_transfer_failed";
+
 template <typename T>
 using ApiResult = tl::expected<T, ApiError>;
 

@@ -48,6 +48,8 @@ GenerationRun::GenerationRun(GenerationRequest request, RunContext context, Http
       timer_(std::make_shared<asio::steady_timer>(exchange.executor())),
       last_token_(static_cast<std::size_t>(request_.total_choices()), start_),
       seen_tokens_(static_cast<std::size_t>(request_.total_choices()), 0) {
+  is_of_two_nodes_ =
+      std::ranges::any_of(request_.prompts, [](const Request& one) { return !!one.kv_transfer; });
   const auto choices = static_cast<std::size_t>(request_.total_choices());
   // A whole answer is taken as fast as it comes, whatever the client does.
   queue_ = std::make_shared<EventQueue>(
@@ -140,6 +142,9 @@ asio::awaitable<void> GenerationRun::follow() {
           co_return;
         }
         ApiError error = ApiError::from_status(status);
+        if (is_of_two_nodes_ && item.event.error && status.code() == StatusCode::kUnavailable) {
+          error.code = kTransferFailedCode;
+        }
         co_await end_with(std::move(error), std::string(to_string(*item.event.finished)));
         co_return;
       }

@@ -69,8 +69,9 @@ class GenerationRun {
   std::vector<int> seen_tokens_;               // of each choice
   Clock::time_point last_check_ = start_;
   Clock::time_point last_write_ = start_;
-  bool streaming_ = false;  // the header is sent
-  bool failed_ = false;     // nothing more is sent
+  bool is_of_two_nodes_ = false;  // KV comes from another one, or is for one
+  bool streaming_ = false;        // the header is sent
+  bool failed_ = false;           // nothing more is sent
 };
 
 }  // namespace karez

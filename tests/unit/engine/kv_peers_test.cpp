@@ -14,6 +14,7 @@
 
 #include "attention/archive_page.h"
 #include "attention/block_store.h"
+#include "engine/role_home.h"
 #include "kv/tier/host_tier.h"
 #include "remote/wire_blocks.h"
 
@@ -190,6 +191,31 @@ TEST_F(KvPeersTest, AConsumerHasWhatTheWireTypeMakesOfEachBlock) {
   EXPECT_EQ(producer_kv->stats().slots_used, 0);
   EXPECT_EQ(producer_kv->residency()->stats().home_bytes_used, home_before);
   EXPECT_EQ(producer->stats().port.exports, 0);
+}
+
+TEST_F(KvPeersTest, AProducerWithoutRoomIsNotAFaultOfTheRequest) {
+  const std::vector<float> logits(kVocabSize, 1.0F);
+  auto held = producer->hold(computed, prompt(), logits);
+  for (int i = 0; i < kSlots && held; ++i) {
+    producer_kv->close(computed);
+    fill();  // what is held already takes no more room
+    held = producer->hold(computed, prompt(), logits);
+  }
+  ASSERT_FALSE(held);
+  EXPECT_EQ(held.error().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(held.error().message(), testing::HasSubstr("--kv-host-bytes"));
+}
+
+TEST(RoleHome, ModelAndKvTypeAreToldApart) {
+  RoleHomeOptions options{.role = {.role = KvRole::kConsumer}, .context_tokens = 1000};
+  KVCacheSpec other = spec();
+  other.type = KvType::kQ8_0;
+  const auto here = make_role_home(spec(), options).value();
+  EXPECT_EQ(find_mismatch(here.config, make_role_home(other, options)->config)->message(),
+            "peers do not fit: kv_type is bf16 here and q8_0 there");
+  options.model_digest[0] = std::byte{1};
+  EXPECT_THAT(find_mismatch(here.config, make_role_home(spec(), options)->config)->message(),
+              testing::HasSubstr("model_digest is 00"));
 }
 
 TEST_F(KvPeersTest, AByteThatHasChangedAtTheProducerIsSeenWhateverTheWireType) {

@@ -8,6 +8,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
+#include <optional>
+#include <string>
+
 #include "remote/frame_sockets.h"
 #include "remote/wire_frame.h"
 #include "support/remote/two_nodes.h"
@@ -152,6 +156,47 @@ TEST(PeerPool, ARefusalReachesTheFetch) {
   ASSERT_FALSE(manifest.has_value());
   EXPECT_EQ(manifest.error().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(manifest.error().message(), HasSubstr("their secrets differ"));
+}
+
+// The consumer sees it first, and goes.
+TEST(PeerPool, AnotherSecretLeavesATraceAtTheExporter) {
+  std::promise<std::string> told;
+  NodeOptions options;
+  options.pool = [](PeerPoolOptions& pool) { pool.secret = "another"; };
+  options.exporter = [&](KvExporterOptions& exporter) {
+    exporter.on_refused = [&](std::string_view what) { told.set_value(std::string(what)); };
+  };
+  TwoNodes nodes(options);
+  ASSERT_FALSE(nodes.fetch(RequestKey{}, 1).has_value());
+  ASSERT_TRUE(nodes.poll_until([&] { return nodes.exporter->stats().refused == 1; }));
+  EXPECT_THAT(told.get_future().get(),
+              testing::AllOf(testing::StartsWith("127.0.0.1 port "), HasSubstr("secrets differ")));
+}
+
+TEST(PeerPool, APortThatIsAnotherOneIsCalledSo) {
+  TwoNodes nodes;
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const FetchId id = nodes.pool->fetch({"127.0.0.1", ntohs(address.sin_port)}, RequestKey{}, 1,
+                                       nodes.clock.now() + seconds(60));
+  const int accepted = ::accept(listener, nullptr, nullptr);
+  const std::string http = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+  ASSERT_EQ(::send(accepted, http.data(), http.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(http.size()));
+  std::optional<Expected<Manifest>> outcome;
+  ASSERT_TRUE(nodes.poll_until([&] {
+    outcome = nodes.pool->take(id);
+    return outcome.has_value();
+  }));
+  EXPECT_THAT(outcome->error().message(), HasSubstr("this is not a KV port of karez"));
+  ::close(accepted);
+  ::close(listener);
 }
 
 TEST(PeerPool, AnExporterThatComesBackOnTheSameOrAnotherPortIsUsedAgain) {

@@ -150,6 +150,20 @@ TEST_F(RouterTest, WhatAProducerRefusesIsNotDecoded) {
   EXPECT_EQ(consumer.requests(), 0);
 }
 
+TEST_F(RouterTest, AProducerWithoutRoomLeavesTheWholeRequestToAConsumer) {
+  std::string code = "kv_transfer_failed";
+  prefill([&](const ScriptedExchange& exchange) {
+    exchange.respond(503, R"({"error":{"code":")" + code + "\"}}");
+  });
+  const ScriptedNode& consumer = decode(answer_ok);
+  start();
+  EXPECT_THAT(ask(post("/v1/completions", kPrompt)), HasSubstr("decoded"));
+  EXPECT_THAT(consumer.last_request(), Not(HasSubstr("kv_transfer_params")));
+  EXPECT_THAT(metrics(), HasSubstr("karez_route_decode_alone_total 1\n"));
+  code = "overloaded";
+  EXPECT_THAT(ask(post("/v1/completions", kPrompt)), StartsWith("HTTP/1.1 503 "));
+}
+
 TEST_F(RouterTest, WithoutAProducerAConsumerPrefillsItself) {
   ScriptedNode& lost = prefill([](const ScriptedExchange&) {});  // closes without an answer
   const ScriptedNode& consumer = decode(answer_ok);
