@@ -213,12 +213,7 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
     }
     return fail(valid.error().code(), fmt::format("kv_compression.{}", message));
   }
-  const auto prompt_tokens = static_cast<int>(request.prompt.size());
-  const CompressionSchedule schedule = schedule_in(spec_, options, prompt_tokens);
-  // Queries are kept only for what will be compressed.
-  return schedule.may_begin(std::int64_t{prompt_tokens} + max_answer_tokens(request, limits_))
-             ? schedule
-             : CompressionSchedule{};
+  return schedule_in(spec_, options, static_cast<int>(request.prompt.size()));
 }
 
 void Engine::cancel(RequestId id) {
