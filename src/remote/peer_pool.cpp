@@ -280,7 +280,7 @@ class PeerPool::Impl {
   }
 
   const PeerConfig& config() const { return options_.config; }
-  bool is_exact() const { return options_.config.wire_type == kNativeWire; }
+  bool is_exact() const { return WireBlocks(options_.config).is_exact(); }
   Clock::TimePoint now() const { return clock_.now(); }
   PeerPoolStats stats() const {
     PeerPoolStats stats = stats_;
