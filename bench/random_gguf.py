@@ -7,10 +7,10 @@
 For figures that depend on shapes alone, such as bytes. Needs only Python's standard library.
 """
 
+import argparse
 import array
 import random
 import struct
-import sys
 
 LAYERS = 36
 HEADS = 8  # of queries too
@@ -94,8 +94,10 @@ def values(generator, columns, rows):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: random_gguf.py FILE.gguf")
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", metavar="FILE.gguf")
+    options = parser.parse_args()
     keys, tensors = metadata(), list(shapes())
     infos, offset = [], 0
     for name, columns, rows in tensors:
@@ -103,7 +105,7 @@ def main():
         infos.append(text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, 0, offset))
         offset += -(-columns * max(rows, 1) * 4 // ALIGNMENT) * ALIGNMENT
     generator = random.Random(1)
-    with open(sys.argv[1], "wb") as file:
+    with open(options.file, "wb") as file:
         file.write(struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(keys)))
         file.write(b"".join(keys + infos))
         for _, columns, rows in tensors:

@@ -11,6 +11,7 @@ import include_rule
 import library_headers
 import own_header_first
 import run_checks
+import stray_files
 
 
 def problems(check, files):
@@ -75,6 +76,12 @@ class ChecksFindViolations(unittest.TestCase):
         self.assertEqual(problems(own_header_first, {
             "src/kv/a.h": "", "src/kv/a.cpp": '// A.\n#include "kv/a.h"\n#include <vector>\n',
             "src/kv/c.cpp": "#include <vector>\n"}), [])
+
+    def test_stray_files(self):
+        self.finds(stray_files, "--help", "", "named like a flag")
+        self.finds(stray_files, "docs/a.bin", "x" * (stray_files.MAX_BYTES + 1), "at most")
+        self.accepts(stray_files, "docs/a.bin", "x" * stray_files.MAX_BYTES)
+        self.accepts(stray_files, "models/a.gguf", "x" * (stray_files.MAX_BYTES + 1))
 
     def test_file_sizes(self):
         self.finds(file_sizes, "src/kv/a.h", "\n" * 301, "at most 300")

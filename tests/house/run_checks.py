@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 CHECKS = ("include_rule", "library_headers", "own_header_first", "file_sizes", "forbidden_words",
-          "file_comments")
+          "file_comments", "stray_files")
 
 
 def main(arguments):
