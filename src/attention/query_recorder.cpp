@@ -1,5 +1,6 @@
 #include "attention/query_recorder.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace karez {
@@ -10,7 +11,9 @@ void QueryRecorder::plan(std::span<const SequenceRows> sequences) {
     if (rows.queries == nullptr) {
       continue;
     }
-    for (int row = 0; row < rows.num_rows - rows.num_hint_rows; ++row) {
+    const int num_rows = rows.num_rows - rows.num_hint_rows;
+    // Of positions that share a place in the ring the last one counts, whichever thread is first.
+    for (int row = std::max(0, num_rows - rows.queries->capacity_tokens()); row < num_rows; ++row) {
       const int position = rows.first_position + row;
       if (QueryRing::keeps(position)) {
         rows_.push_back({rows.queries, position, rows.first_row + row});

@@ -84,6 +84,31 @@ TEST(QueryRecorder, RecordsTheRowsThatCountWithAnyNumberOfThreads) {
   }
 }
 
+// A step that begins well before the first window has more rows than the ring has places.
+TEST(QueryRecorder, OfRowsThatShareAPlaceTheLastOneCountsWhicheverThreadIsFirst) {
+  constexpr int kRows = 90;
+  const std::vector<float> queries = random_rows(kRows);
+  for (const bool is_last_first : {false, true}) {
+    QueryRing ring = make_ring();
+    std::vector<SequenceRows> sequences(1);
+    sequences[0].num_rows = kRows;
+    sequences[0].num_hint_rows = 5;
+    sequences[0].queries = &ring;
+    QueryRecorder recorder(kKvHeads, kGroup, kDim);
+    recorder.plan(sequences);
+    for (int i = 0; i < 2; ++i) {
+      recorder.run(0, {queries.data(), kRowFloats}, is_last_first ? 1 - i : i, 2);
+    }
+    for (int position = 24; position < kRows - 5; position += QueryRing::kStride) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        EXPECT_EQ(from_bf16(ring.query(0, head, position)[0]),
+                  from_bf16(to_bf16(turn_of(queries, position, head, position, 0))))
+            << position;
+      }
+    }
+  }
+}
+
 TEST(QueryRecorder, AttendRecordsLayersWithoutAWindowAndChangesNoResult) {
   HarnessOptions o;
   o.num_heads = 6;
