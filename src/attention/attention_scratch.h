@@ -36,13 +36,14 @@ class AlignedBytes {
   std::size_t size_ = 0;
 };
 
-// Cuts consecutive arrays out of one buffer, each at a cache line's border.
+// Cuts consecutive arrays out of one buffer, each at a cache line's border. Without a buffer it
+// counts only: the arrays are null.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
   template <class T>
   T* take(std::size_t count) {
-    auto* p = reinterpret_cast<T*>(base_ + used_);
+    T* p = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
     used_ += (count * sizeof(T) + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
     return p;
   }

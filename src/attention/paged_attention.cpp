@@ -38,7 +38,6 @@ class CpuPagedAttention final : public PagedAttention {
       : head_dim_(spec.head_dim),
         num_heads_(options.num_heads),
         num_kv_heads_(spec.num_kv_heads),
-        type_(spec.type),
         layout_(BlockLayout::of(spec.type, spec.head_dim)),
         kernels_(kernels_for(options.cpu_level, spec.type)),
         archive_kernels_(archive_kernels_for(options.cpu_level)),
@@ -476,7 +475,6 @@ class CpuPagedAttention final : public PagedAttention {
   int head_dim_;
   int num_heads_;
   int num_kv_heads_;
-  KvType type_;
   BlockLayout layout_;
   const AttentionKernels& kernels_;
   const AttentionKernels& archive_kernels_;
