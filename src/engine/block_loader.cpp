@@ -97,11 +97,20 @@ void BlockLoader::need_what_is_waited_for(int layer, std::span<const SelectedBlo
     const BlockTableView table = table_of(layer, list.sequence);
     const SlotId* slots = view.slots_of_head(list.kv_head);
     missing_.clear();
+    BlockId last_missing = BlockId::none();
     for (std::size_t i = 0; i < list.blocks.size(); ++i) {
       const std::int32_t entry = list.blocks[i];
-      if (slots[table[static_cast<std::size_t>(entry)].value].is_none()) {
+      const BlockId block = table[static_cast<std::size_t>(entry)];
+      if (!slots[block.value].is_none()) {
+        continue;
+      }
+      // Archived pages of one block are entries in a row: it comes once for all of them.
+      if (block == last_missing) {
+        missing_.back().mass += mass_of(list, i);
+      } else {
         missing_.push_back({mass_of(list, i), entry});
       }
+      last_missing = block;
     }
     if (on_miss_.bound && missing_.size() > static_cast<std::size_t>(*on_miss_.bound)) {
       const auto bound = static_cast<std::ptrdiff_t>(*on_miss_.bound);

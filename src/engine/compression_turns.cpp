@@ -19,7 +19,8 @@ int units_of_turn(std::span<const WindowCompressor::Phase> phases) {
   return static_cast<int>(of_turn);
 }
 
-std::vector<EndedSequence> CompressionTurns::run(Scheduler& scheduler) {
+std::vector<EndedSequence> CompressionTurns::run(
+    Scheduler& scheduler, const std::function<bool(RequestId)>& may_recompute) {
   struct Job {
     CompressionCandidate candidate;
     CompressionTask task;
@@ -70,7 +71,7 @@ std::vector<EndedSequence> CompressionTurns::run(Scheduler& scheduler) {
       scheduler.compressed(job.candidate.key);
     } else if (outcome == WindowCompressor::Outcome::kLost) {
       const CompressionCandidate& lost = job.candidate;
-      if (!scheduler.recompute(lost.key)) {
+      if (may_recompute(lost.request) && !scheduler.recompute(lost.key)) {
         ended.push_back({lost.request, lost.choice, lost.num_choices});
       }
     }

@@ -8,6 +8,7 @@
 // Thread: the engine's. Borrows: the compressor.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,7 +25,9 @@ class CompressionTurns {
   explicit CompressionTurns(WindowCompressor& compressor) : compressor_(compressor) {}
 
   // Before schedule(). Returns the choices that were ended because their KV was lost too often.
-  std::vector<EndedSequence> run(Scheduler& scheduler);
+  // may_recompute: of a request whose KV could not be read; the caller cancels one that may not.
+  std::vector<EndedSequence> run(Scheduler& scheduler,
+                                 const std::function<bool(RequestId)>& may_recompute);
 
  private:
   WindowCompressor& compressor_;

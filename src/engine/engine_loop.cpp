@@ -59,9 +59,12 @@ void EngineLoop::add(Submission submission) {
           ? static_cast<std::size_t>(submission.compression.first_position) + 1
           : request.prompt.size();
   // A prompt that is compressed needs its own queries, so it is computed here.
+  const bool is_prompt_kept =
+      !submission.compression.is_on() ||
+      submission.compression.first_position >= static_cast<int>(request.prompt.size());
   if (peers_.consumer != nullptr && request.kv_transfer &&
       request.kv_transfer->role == KvTransfer::Role::kConsume && request.prompt.size() > 1 &&
-      findable_tokens >= request.prompt.size()) {
+      is_prompt_kept) {
     peers_.consumer->start(submission.request);
   } else if (restorer_ == nullptr || !request.use_prefix_cache ||
              !restorer_->hold(request, findable_tokens)) {
@@ -115,9 +118,18 @@ void EngineLoop::advance_restores() {
 void EngineLoop::plan() {
   step_start_seconds_ = clock_();
   if (compressor_ != nullptr) {
-    for (const EndedSequence& lost : CompressionTurns(*compressor_).run(scheduler_)) {
+    const auto may_recompute = [this](RequestId request) {
+      if (is_recomputed_when_lost(request)) {
+        return true;
+      }
+      lost_.push_back(request);
+      return false;
+    };
+    for (const EndedSequence& lost :
+         CompressionTurns(*compressor_).run(scheduler_, may_recompute)) {
       end_choices(lost.request, lost.choice, lost.num_choices, FinishReason::kError, lost_status());
     }
+    end_lost();
   }
   draft();
   plan_ = scheduler_.schedule();
@@ -368,6 +380,7 @@ EngineStats EngineLoop::stats() const {
   }
   if (compressor_ != nullptr) {
     stats.compression = compressor_->stats();
+    stats.compression.early_windows = scheduler.early_windows;
     stats.compression.pairs_brought_back = runner_.archived_pages_read() * kBlockSize;
   }
   if (restorer_ != nullptr) {

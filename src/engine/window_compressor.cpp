@@ -137,7 +137,15 @@ WindowCompressor::Phase WindowCompressor::phase(const CompressionTask& task) con
 }
 
 std::int64_t WindowCompressor::slots_to_pack(const CompressionSchedule& schedule) const {
-  return kv_.slots_of_blocks(group_, schedule.kept_blocks() + schedule.archived_blocks());
+  const std::int64_t packed =
+      kv_.slots_of_blocks(group_, schedule.kept_blocks() + schedule.archived_blocks());
+  // What is packed stays in its slots; a layer at a time is read back from home beside it: the
+  // window and the sink.
+  const std::int64_t read =
+      kv_.residency() == nullptr
+          ? 0
+          : std::int64_t{kv_.spec().num_kv_heads} * (schedule.window_tokens / kBlockSize + 1);
+  return packed + read;
 }
 
 void WindowCompressor::start(State& state, const CompressionTask& task) {
@@ -308,6 +316,10 @@ WindowCompressor::Outcome WindowCompressor::work(const CompressionTask& task, in
       break;
     }
     if (!scores && window.packed == 0 && window.kept_blocks.blocks().empty()) {
+      if (slots_to_pack(task.schedule) > kv_.slots_available()) {
+        outcome = Outcome::kNoRoom;
+        break;
+      }
       auto kept = kv_.new_blocks(group_, task.schedule.kept_blocks());
       auto archived = kv_.new_blocks(group_, task.schedule.archived_blocks());
       if (!kept || !archived) {

@@ -249,13 +249,10 @@ void Scheduler::open(Sequence& sequence) {
   sequence.num_compressed_windows = 0;
   sequence.compression_stopped = false;
   if (sequence.use_prefix_cache) {
-    // What lies behind the first window's begin is computed anew, for its queries.
+    // match() leaves the last token out.
     const std::span<const TokenId> tokens(sequence.tokens);
-    const std::size_t end =
-        sequence.compression.is_on()
-            ? std::min(tokens.size(),
-                       static_cast<std::size_t>(sequence.compression.first_position) + 1)
-            : tokens.size();
+    const std::size_t end = std::min(
+        tokens.size(), static_cast<std::size_t>(sequence.num_findable_tokens()) + std::size_t{1});
     if (auto match = prefix_cache_->match(sequence.cache_salt, tokens.first(end))) {
       sequence.kv = match->sequence;
       sequence.num_computed_tokens = match->num_tokens;

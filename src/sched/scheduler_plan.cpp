@@ -207,7 +207,9 @@ void Scheduler::add_to_plan(StepPlan& plan, const ScheduleKey& key, const Sequen
   planned.num_hints = sequence.drafts.num_hints;
   planned.num_prompt_tokens = sequence.num_prompt_tokens;
   planned.cached_tokens = sequence.cached_tokens;
-  planned.compression = sequence.compression;
+  if (!sequence.compression_stopped) {
+    planned.compression = sequence.compression;
+  }
   plan.num_tokens += planned.num_rows();
   plan.sequences.push_back(planned);
 }
@@ -232,7 +234,10 @@ bool Scheduler::waits_for_prefix(const ScheduleKey& key, const Sequence& sequenc
         other.cache_salt != sequence.cache_salt) {
       continue;
     }
-    const std::size_t limit = std::min(other.tokens.size(), sequence.tokens.size() - 1);
+    // What the other one will publish, and this one may take.
+    const std::size_t limit = std::min(
+        {other.tokens.size(), static_cast<std::size_t>(other.num_uncompressed_tokens()),
+         sequence.tokens.size() - 1, static_cast<std::size_t>(sequence.num_findable_tokens())});
     const auto differ =
         std::ranges::mismatch(std::span(other.tokens).first(limit), sequence.tokens);
     const auto common = static_cast<std::size_t>(differ.in2 - sequence.tokens.begin());

@@ -95,6 +95,12 @@ struct Sequence {
                                       : clamp_to_int(next_publication().position);
   }
 
+  // The first tokens whose KV may be another sequence's: what lies behind the first window's begin
+  // is computed, for its queries.
+  int num_findable_tokens() const {
+    return compression.is_on() ? compression.first_position : std::numeric_limits<int>::max();
+  }
+
  private:
   static int clamp_to_int(std::int64_t value) {
     return static_cast<int>(std::min<std::int64_t>(value, std::numeric_limits<int>::max()));

@@ -184,6 +184,25 @@ TEST_F(BlockLoaderLists, UnderABoundTheHeaviestMissingOnesAreWaitedFor) {
   }
 }
 
+// Entries 1 to 3 are archived pages of one block.
+TEST_F(BlockLoaderLists, UnderABoundABlockOfSeveralPagesIsOne) {
+  const std::vector<BlockId> table = {block(0, 0), block(0, 1), block(0, 1),
+                                      block(0, 1), block(0, 2), block(0, kOwn)};
+  sequences_[0].tables[0] = table;
+  sequences_[0].first_position = 5 * kBlockSize + 3;
+  std::vector<std::int32_t> blocks = {0, 1, 2, 3, 4, 5};
+  std::vector<float> masses = {0.3F, 0.1F, 0.15F, 0.1F, 0.2F, 0.15F};
+  std::vector<SelectedBlocks> selected = {{0, 5 * kBlockSize + 3, 0, false, blocks, masses, {}}};
+  BlockLoader loader(OnMiss{2});
+  loader.begin_step(*kv_, std::span(sequences_).first(1));
+  loader.on_selected(kLayer, selected);
+  EXPECT_THAT(selected[0].blocks, ElementsAre(0, 1, 2, 3, 5))
+      << "the block of 0.35 and that of 0.3";
+  const auto reads = loader.end_step();
+  EXPECT_EQ(reads[0].blocks_loaded, 2);
+  EXPECT_EQ(reads[0].missed.blocks_skipped, 1);
+}
+
 TEST_F(BlockLoaderLists, NothingIsLeftOutOfWhatIsThere) {
   make_fast({1, 2, 3, 4, 5, 7});
   BlockLoader loader(OnMiss{0});

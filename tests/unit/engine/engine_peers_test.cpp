@@ -472,6 +472,41 @@ TEST_P(SplitEngine, APromptThatIsCompressedIsComputedHere) {
   EXPECT_EQ(answers.at(0).last.cached_tokens, 0);
 }
 
+// A producer hands over the pairs of all positions, whatever its own requests ask for.
+TEST_P(SplitEngine, APromptForAConsumerIsNotCompressed) {
+  options_.compress = true;
+  options_.compression.compresses_prompt = true;
+  options_.compression.window_tokens = 64;
+  options_.compression.recent_tokens = 32;
+  for (const CompressArchive archive : {CompressArchive::kOff, CompressArchive::kR4}) {
+    options_.compression.archive = archive;
+    consumer_.reset();
+    start_producer();
+    start_consumer(KvLoadFailure::kFail);
+    Request request = request_of(250, 10);
+    request.kv_transfer = prefill(request);
+    EXPECT_EQ(producer_->stats().compression.windows, 0);
+    request.kv_compression.enabled = false;
+    const auto answers = Client(*consumer_, request).wait();
+    expect_alone(request, answers);
+    EXPECT_EQ(answers.at(0).last.cached_tokens, 250);
+  }
+}
+
+TEST_P(SplitEngine, PromptsThatEndWhereTheFirstWindowBeginsAreServed) {
+  options_.compress = true;
+  options_.compression.compresses_prompt = true;
+  options_.compression.window_tokens = 64;
+  options_.compression.recent_tokens = 32;
+  start_producer();
+  start_consumer(KvLoadFailure::kFail);
+  for (const int prompt_tokens : {15, 16, 17, 18, 33}) {
+    Request request = request_of(prompt_tokens, 120);
+    request.kv_transfer = prefill(request);
+    expect_alone(request, Client(*consumer_, request).wait());
+  }
+}
+
 TEST_P(SplitEngine, WhatNobodyFetchesIsFreedWithItsLease) {
   start_producer(std::chrono::milliseconds(300));
   prefill(request_of(150, 10));
