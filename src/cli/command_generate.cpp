@@ -210,11 +210,8 @@ Expected<int> generate(const GenerateFlags& typed) {
     if (!(*kv)->compressible_group()) {
       return fail(StatusCode::kInvalidArgument, kNothingToCompress);
     }
-    const CompressionSchedule schedule =
+    generator_options.compression =
         schedule_in((*kv)->spec(), options.compression, static_cast<int>(tokens->size()));
-    if (schedule.may_begin(*context)) {
-      generator_options.compression = schedule;
-    }
   }
   if (auto fits = check_prompt(*tokens, generator_options, config->vocab_size, **kv); !fits) {
     return fail(std::move(fits.error()));

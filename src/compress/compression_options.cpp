@@ -119,15 +119,15 @@ int CompressionOptions::kept_tokens() const {
 }
 
 Expected<void> CompressionOptions::validate() const {
-  constexpr int kMaxTokens = 1 << 20;
+  constexpr int kMaxTokens = 1 << 16;  // their queries are kept
   const Expected<void> checks[] = {
       in_range("compress-keep", keep, keep > 0 && keep < 1, "numbers above 0 and below 1"),
       in_range("compress-window", window_tokens,
                window_tokens >= 2 * kBlockSize && window_tokens <= kMaxTokens &&
                    window_tokens % kBlockSize == 0,
-               "multiples of 16 from 32 to 1048576"),
+               "multiples of 16 from 32 to 65536"),
       in_range("compress-recent", recent_tokens, recent_tokens >= 0 && recent_tokens <= kMaxTokens,
-               "0 to 1048576"),
+               "0 to 65536"),
       in_range("compress-per-step", sequences_per_step, sequences_per_step >= 1, "1 and more"),
   };
   for (const Expected<void>& check : checks) {

@@ -10,7 +10,8 @@ namespace karez {
 // Sums since start.
 struct CompressionStats {
   std::int64_t windows = 0;
-  std::int64_t pairs_kept = 0;  // of one layer and KV head each
+  std::int64_t early_windows = 0;  // due before their time, because slots were short
+  std::int64_t pairs_kept = 0;     // of one layer and KV head each
   std::int64_t pairs_archived = 0;
   std::int64_t pairs_dropped = 0;
   std::int64_t pairs_brought_back = 0;  // archived ones that rows have attended to, each time

@@ -11,9 +11,6 @@
 namespace karez {
 namespace {
 
-// Tokens of a window that a request may ask for: its queries are kept until it is compressed.
-constexpr int kMostAskedWindow = 4096;
-
 using SteadyClock = std::chrono::steady_clock;
 
 std::function<double()> clock_of(const EngineOptions& options) {
@@ -186,7 +183,10 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
 
 Expected<CompressionSchedule> Engine::compression_of(const Request& request) const {
   const KvCompressionRequest& asked = request.kv_compression;
-  if (!asked.enabled.value_or(options_.compress)) {
+  // A consumer reads whole blocks of the prompt's positions.
+  const bool is_for_consumer =
+      request.kv_transfer && request.kv_transfer->role == KvTransfer::Role::kProduce;
+  if (is_for_consumer || !asked.enabled.value_or(options_.compress)) {
     return CompressionSchedule{};
   }
   if (!can_compress_) {
@@ -194,12 +194,14 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
                 "kv_compression: every layer of this model has a sliding window, there is nothing "
                 "to compress");
   }
-  const int most_window = std::max(kMostAskedWindow, options_.compression.window_tokens);
-  if (asked.window_tokens.value_or(0) > most_window) {
-    return fail(
-        StatusCode::kInvalidArgument,
-        fmt::format("kv_compression.window is {}, allowed are multiples of 16 from 32 to {}",
-                    *asked.window_tokens, most_window));
+  const int window = asked.window_tokens.value_or(KvCompressionRequest::kLeastWindow);
+  if (window < KvCompressionRequest::kLeastWindow || window > KvCompressionRequest::kMostWindow ||
+      window % kBlockSize != 0) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("kv_compression.window is {}, allowed are multiples of {} from {} to "
+                            "{}",
+                            window, kBlockSize, KvCompressionRequest::kLeastWindow,
+                            KvCompressionRequest::kMostWindow));
   }
   CompressionOptions options = options_.compression;
   options.keep = asked.keep.value_or(options.keep);

@@ -131,6 +131,12 @@ std::string compression_table(const EvalReport& report) {
                result.compressed()});
     }
   }
+  if (std::all_of(report.modes.begin(), report.modes.end(),
+                  [](const EvalModeResult& result) { return result.compressed().windows == 0; })) {
+    table +=
+        "\nNo window was compressed: the texts are too short. The figures are those of dense "
+        "attention.\n";
+  }
   table +=
       "\nkeep: % of a window's pairs. loss: over dense attention, with the standard error over "
       "tokens. answers: the\nloss on tokens of planted numbers. found: needles whose number is "

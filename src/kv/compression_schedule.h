@@ -48,10 +48,6 @@ struct CompressionSchedule {
     return num_tokens >= begin_of(window) + window_tokens + recent_tokens / 4 &&
            num_tokens < publication_of(window);
   }
-  // Whether a sequence of at most num_tokens ever has a window to compress.
-  bool may_begin(std::int64_t num_tokens) const {
-    return is_on() && num_tokens >= begin_of(0) + window_tokens + recent_tokens / 4;
-  }
   // Blocks that take the place of a window's.
   int kept_blocks() const { return kept_tokens / kBlockSize; }
   int archived_pages() const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/token.h"
+#include "kv/kv_types.h"
 #include "sampling/sampling_params.h"
 
 namespace karez {
@@ -19,9 +20,14 @@ using RequestId = std::uint64_t;
 
 // What a request says about the compression of its KV; the rest is as the engine was started.
 struct KvCompressionRequest {
+  // The queries of a window are kept until it is compressed.
+  static constexpr int kWindowUnit = kBlockSize;
+  static constexpr int kLeastWindow = 2 * kWindowUnit;
+  static constexpr int kMostWindow = 4096;
+
   std::optional<bool> enabled;
-  std::optional<double> keep;  // of a window's pairs
-  std::optional<int> window_tokens;
+  std::optional<double> keep;        // of a window's pairs; in (0, 1)
+  std::optional<int> window_tokens;  // a multiple of kWindowUnit from kLeastWindow to kMostWindow
 };
 
 // How the KV of a request goes from the node that prefills it (a producer) to the one that decodes.

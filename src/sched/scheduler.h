@@ -59,6 +59,7 @@ struct SchedulerStats {
   std::int64_t demotions = 0;              // preempted without losing KV
   std::int64_t prefix_queries_tokens = 0;  // prompt tokens looked up, once per request
   std::int64_t prefix_hits_tokens = 0;     // of them found
+  std::int64_t early_windows = 0;          // due before their time: slots were short
 };
 
 class Scheduler {

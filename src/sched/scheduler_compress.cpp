@@ -30,6 +30,7 @@ void Scheduler::publish_early(const ScheduleKey& key) {
                                                 sequence.num_computed_tokens),
               "tokens lie behind the window");
   sequence.early_publications[sequence.num_compressed_windows] = sequence.num_computed_tokens;
+  ++counters_.early_windows;
 }
 
 void Scheduler::compressed(const ScheduleKey& key) {

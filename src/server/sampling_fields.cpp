@@ -242,16 +242,20 @@ void read_compression(FieldReader& reader, Request& request) {
     }
   }
   asked.enabled = inner.boolean("enabled").value_or(true);
-  asked.keep = inner.number("keep", 0, 1);
-  if (asked.keep && (*asked.keep <= 0 || *asked.keep >= 1)) {
-    inner.wrong("keep", fmt::format("the number {}", *asked.keep), "numbers above 0 and below 1");
+  if (const Json* keep = inner.find("keep")) {
+    asked.keep = keep->is_number() ? keep->get<double>() : 0;
+    if (!(*asked.keep > 0 && *asked.keep < 1)) {
+      inner.wrong("keep", describe(*keep), "numbers above 0 and below 1");
+    }
   }
-  constexpr std::int64_t kLeastWindow = 32;
-  constexpr std::int64_t kBlock = 16;
-  if (const auto window = inner.integer("window", kLeastWindow, 1 << 20)) {
+  constexpr int kUnit = KvCompressionRequest::kWindowUnit;
+  constexpr int kLeast = KvCompressionRequest::kLeastWindow;
+  constexpr int kMost = KvCompressionRequest::kMostWindow;
+  if (const auto window = inner.integer("window", kLeast, kMost)) {
     asked.window_tokens = static_cast<int>(*window);
-    if (*window % kBlock != 0) {
-      inner.wrong("window", fmt::format("the number {}", *window), "multiples of 16");
+    if (*window % kUnit != 0) {
+      inner.wrong("window", fmt::format("the number {}", *window),
+                  fmt::format("multiples of {} from {} to {}", kUnit, kLeast, kMost));
     }
   }
 }

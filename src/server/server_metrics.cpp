@@ -126,6 +126,9 @@ std::vector<MetricFamily> compression_families(const CompressionStats& stats) {
   return {
       counter("karez_compressed_windows_total", "Aged windows of answers that were compressed.",
               number(stats.windows)),
+      counter("karez_compression_early_windows_total",
+              "Windows that were due before their time, because slots were short.",
+              number(stats.early_windows)),
       labelled_counter(
           "karez_compression_pairs_total",
           "What became of their pairs, of one layer and KV head each.", "fate",

@@ -35,9 +35,9 @@ TEST(CompressionOptions, LimitsAreAllowed) {
       [](auto& o) { o.keep = 0.999999; },
       [](auto& o) { o.window_tokens = 32; },
       [](auto& o) { o.window_tokens = 48; },
-      [](auto& o) { o.window_tokens = 1 << 20; },
+      [](auto& o) { o.window_tokens = 1 << 16; },
       [](auto& o) { o.recent_tokens = 0; },
-      [](auto& o) { o.recent_tokens = 1 << 20; },
+      [](auto& o) { o.recent_tokens = 1 << 16; },
       [](auto& o) { o.sequences_per_step = 1; },
       [](auto& o) { o.chunk = CompressChunk::kFixed, o.fixed_chunk_tokens = 256; },
       // Only kFixed reads it.
@@ -58,13 +58,13 @@ TEST(CompressionOptions, ErrorsNameTheFieldItsValueAndWhatIsAllowed) {
       {[](auto& o) { o.keep = -0.5; }, "compress-keep is -0.5,"},
       {[](auto& o) { o.keep = std::numeric_limits<double>::quiet_NaN(); }, "compress-keep is nan,"},
       {[](auto& o) { o.window_tokens = 0; },
-       "compress-window is 0, allowed are multiples of 16 from 32 to 1048576"},
+       "compress-window is 0, allowed are multiples of 16 from 32 to 65536"},
       {[](auto& o) { o.window_tokens = 16; }, "compress-window is 16,"},
       {[](auto& o) { o.window_tokens = 1000; }, "compress-window is 1000,"},
       {[](auto& o) { o.window_tokens = -1024; }, "compress-window is -1024,"},
-      {[](auto& o) { o.window_tokens = (1 << 20) + 16; }, "compress-window is 1048592,"},
-      {[](auto& o) { o.recent_tokens = -1; }, "compress-recent is -1, allowed are 0 to 1048576"},
-      {[](auto& o) { o.recent_tokens = (1 << 20) + 1; }, "compress-recent is 1048577,"},
+      {[](auto& o) { o.window_tokens = (1 << 16) + 16; }, "compress-window is 65552,"},
+      {[](auto& o) { o.recent_tokens = -1; }, "compress-recent is -1, allowed are 0 to 65536"},
+      {[](auto& o) { o.recent_tokens = (1 << 16) + 1; }, "compress-recent is 65537,"},
       {[](auto& o) { o.sequences_per_step = 0; }, "compress-per-step is 0, allowed are 1 and more"},
       {[](auto& o) { o.chunk = CompressChunk::kFixed, o.fixed_chunk_tokens = 257; },
        "compress-chunk is fixed=257, allowed are chunks of 1 to 256 tokens"},
@@ -178,9 +178,9 @@ TEST(CompressionOptions, TheScheduleHasTheOptionsNumbers) {
   EXPECT_EQ(schedule.recent_tokens, 100);
   EXPECT_EQ(schedule.pages_per_block, 0);
   // 64 + 256, and a quarter of what is recent: where slots are short a window is compressed early.
-  EXPECT_FALSE(schedule.may_begin(344));
-  EXPECT_TRUE(schedule.may_begin(345));
-  EXPECT_FALSE(CompressionSchedule{}.may_begin(100'000));
+  EXPECT_FALSE(schedule.may_be_early(0, 344));
+  EXPECT_TRUE(schedule.may_be_early(0, 345));
+  EXPECT_FALSE(schedule.may_be_early(0, 420)) << "it is due";
   options.archive = CompressArchive::kR4;
   EXPECT_EQ(schedule_of(options, 50, 16, 3).pages_per_block, 3);
 }

@@ -349,6 +349,23 @@ TEST_F(SchedulerCompress, ASequenceFindsOnlyWhatLiesBeforeItsFirstWindow) {
   EXPECT_THAT(step(), ElementsAre("2:96+32"));
 }
 
+TEST_F(SchedulerCompress, NobodyWaitsForAPrefixThatIsNotToBeHad) {
+  start(60, options(64, 4), true);
+  add(1, 160, windows_from(16));
+  Request same;
+  same.id = 2;
+  same.prompt.assign(160, 1001);
+  scheduler_->add(same, windows_from(16));
+  same.id = 3;
+  scheduler_->add(same, {});
+  EXPECT_THAT(step(), ElementsAre("1:0+64")) << "the others wait for its first blocks";
+  EXPECT_THAT(step(), ElementsAre("2:16+48")) << "it may have no more";
+  EXPECT_THAT(step(), ElementsAre("3:64+64")) << "they offer no more";
+  compress(candidate(1));
+  compress(candidate(2));
+  EXPECT_THAT(step(), ElementsAre("1:64+32", "2:64+32"));
+}
+
 TEST_F(SchedulerCompress, APreemptedSequenceIsComputedAgainWithTheSameWindows) {
   start(13, options(64, 4));
   add(1, 16, {});
@@ -374,6 +391,29 @@ TEST_F(SchedulerCompress, APreemptedSequenceIsComputedAgainWithTheSameWindows) {
   EXPECT_EQ(due.num_tokens, 64);
   compress(due);
   EXPECT_THAT(step(), ElementsAre("2:64+32"));
+}
+
+TEST_F(SchedulerCompress, AWindowThatWasDueEarlyIsDueThereWhenItIsComputedAgain) {
+  start(20, options(64, 4));
+  add(1, 16, windows_from(16));
+  while (candidate_tokens(1) < 55) {
+    step();
+  }
+  EXPECT_FALSE(candidate(1).is_due());
+  EXPECT_EQ(scheduler_->stats().early_windows, 0);
+  scheduler_->publish_early(candidate(1).key);
+  EXPECT_EQ(scheduler_->stats().early_windows, 1);
+  candidates_ = scheduler_->compression_candidates();
+  EXPECT_THAT(step(), IsEmpty()) << "it is due";
+  compress(candidate(1));
+  EXPECT_THAT(step(), ElementsAre("1:55+1!"));
+  ASSERT_TRUE(scheduler_->recompute(candidate(1).key));
+  EXPECT_THAT(step(), ElementsAre("1:0+55"));
+  EXPECT_THAT(step(), IsEmpty());
+  compress(candidate(1));
+  EXPECT_THAT(step(), ElementsAre("1:55+2!"));
+  EXPECT_EQ(scheduler_->stats().early_windows, 1) << "the same one";
+  EXPECT_THAT(run_until_held(), ElementsAre("1:95+1!")) << "the next is as scheduled";
 }
 
 TEST_F(SchedulerCompress, RoomToCompressCostsThoseBehind) {

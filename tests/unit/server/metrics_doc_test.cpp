@@ -45,6 +45,7 @@ TEST(ServerMetrics, SaysWhatCompressionHasDone) {
   ServerMetrics metrics;
   EngineStats stats;
   stats.compression = {.windows = 3,
+                       .early_windows = 2,
                        .pairs_kept = 500,
                        .pairs_archived = 300,
                        .pairs_dropped = 200,
@@ -55,6 +56,7 @@ TEST(ServerMetrics, SaysWhatCompressionHasDone) {
   const std::string page = metrics.page();
   for (const char* line : {
            "karez_compressed_windows_total 3\n",
+           "karez_compression_early_windows_total 2\n",
            "karez_compression_pairs_total{fate=\"kept\"} 500\n",
            "karez_compression_pairs_total{fate=\"archived\"} 300\n",
            "karez_compression_pairs_total{fate=\"dropped\"} 200\n",
