@@ -7,7 +7,7 @@
 # in place of the anonymous one. CMake itself leaves out sources with compile options of their own.
 if(CMAKE_UNITY_BUILD)
   # Its sources are included by a main file, which is what g++ takes for a header here.
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()
 
 # Sources that share names on purpose, or mean different things by a name that is right in both.

@@ -8,3 +8,7 @@ target_compile_options(karez_warnings INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(karez_warnings INTERFACE -Wno-restrict -Wno-stringop-overflow)
 endif()
+# clang sees that the sorts of libstdc++ use what it has deprecated itself.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(karez_warnings INTERFACE -Wno-deprecated-declarations)
+endif()

@@ -14,7 +14,8 @@ run_packages=(g++ cmake ninja-build git util-linux
   libfmt-dev libcli11-dev nlohmann-json3-dev libexpected-dev
   libboost-dev libssl-dev prometheus-cpp-dev libxxhash-dev liburing-dev libhiredis-dev
   libucx-dev)
-test_packages=(libgtest-dev libgmock-dev clang-format chromium curl openssl redis-server iproute2)
+test_packages=(libgtest-dev libgmock-dev clang-format clang-19 libclang-rt-19-dev chromium curl openssl
+  redis-server iproute2)
 
 with_tests=0
 case "${1:-}" in
