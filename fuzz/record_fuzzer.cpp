@@ -1,6 +1,8 @@
 // libFuzzer target: any bytes as a stored prefix record. Build and run:
 //   cmake --preset fuzz && cmake --build --preset fuzz --target record_fuzzer
-//   build/fuzz/fuzz/record_fuzzer -max_total_time=60 -max_len=400 NEW_INPUTS fuzz/corpus/record
+//   mkdir NEW_INPUTS
+//   build/fuzz/fuzz/record_fuzzer -max_total_time=120 -max_len=400 NEW_INPUTS fuzz/corpus/record
+// No test replays that folder; what it finds becomes a case of block_record_test.cpp.
 // What passes the checks is, byte for byte, what the writer makes of that payload. The last byte of
 // an input says whether its header's checksum is mended first: else none would get past that.
 #include <xxhash.h>
