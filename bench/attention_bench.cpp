@@ -1,18 +1,18 @@
 // Attention alone, over a KV cache of made-up numbers in scattered slots, shaped as SmolLM2-135M
 // (9 query heads, 3 KV heads, head dim 64).
 //
-//   decode/S/D/type/level/T    S sequences of D tokens, one row each. One iteration is a step of
-//                              all layers. GB/s of KV read; of_bandwidth is that over what plain
-//                              reading gets with as many threads.
-//   sparse/S/D/B/index/level/T the same with a token budget of B (bf16). select_ms and attend_ms
-//   are
-//                              their parts of the best step.
-//   store/D/index/level/T      writing D tokens, one layer, with and without an index.
-//   select/D/L/level/T         selection alone (r2, budget 2048) of one row of D tokens, one layer,
-//                              over an index of made-up keys, in L levels (1 or 2).
-//   top_k/N                    choosing 118 of N blocks for one KV head with 3 query heads.
-//   prefill/D/type/level/T     chunks of 512 rows up to D tokens, one layer. GFLOP/s, counting
-//                              visible (query, key) pairs only.
+//   decode/S/D/type/level/T     S sequences of D tokens, one row each. One iteration is a step of
+//                               all layers. GB/s of KV read; of_bandwidth is that over what plain
+//                               reading gets with as many threads.
+//   sparse/S/D/B/index/level/T  the same with a token budget of B (bf16). select_ms and attend_ms
+//                               are their parts of the best step.
+//   store/D/index/level/T       writing D tokens, one layer, with and without an index.
+//   select/D/L/level/T          selection alone (r2, budget 2048) of one row of D tokens, one
+//                               layer, over an index of made-up keys, in L levels (1 or 2).
+//   top_k/N/M                   choosing 118 of N blocks for one KV head with 3 query heads; M is 1
+//                               where the list's masses and runners-up are made too.
+//   prefill/D/type/level/T      chunks of 512 rows up to D tokens, one layer. GFLOP/s, counting
+//                               visible (query, key) pairs only.
 //
 // --benchmark_filter picks by name.
 #include <benchmark/benchmark.h>

@@ -1,12 +1,13 @@
 // What the storage below the fast tier moves, and how near that is to the medium.
 //
-//   host_read/BLOCKS/T      random transfers of BLOCKS x 4 KiB out of 1 GiB of host memory, T
-//   workers host_write/BLOCKS/T     the same, into it memcpy/BLOCKS           plain copies of the
-//   same blocks in this thread: the ceiling of both disk_read/BLOCKS        random reads of BLOCKS
-//   x 4 KiB from a file of 2 GiB through DiskTier plain_read/BLOCKS       the same requests through
-//   nothing but io_uring and O_DIRECT disk_write/BLOCKS       writes of BLOCKS x 4 KiB through
-//   DiskTier, to extents written before queue_host_read/BLOCKS  host_read with one worker through a
-//   TransferQueue
+//   host_read/BLOCKS/T      random transfers of BLOCKS x 4 KiB out of 1 GiB of host memory,
+//                           T workers
+//   host_write/BLOCKS/T     the same, into it
+//   memcpy/BLOCKS           plain copies of the same blocks in this thread: the ceiling of both
+//   queue_host_read/BLOCKS  host_read with one worker through a TransferQueue
+//   disk_read/BLOCKS        random reads of BLOCKS x 4 KiB from a file of 2 GiB through DiskTier
+//   plain_read/BLOCKS       the same requests through nothing but io_uring and O_DIRECT
+//   disk_write/BLOCKS       writes of BLOCKS x 4 KiB through DiskTier, to extents written before
 //
 // GiB/s and transfers/s. --directory=DIR says where the file goes (default: the system's temporary
 // one); compare disk_read with plain_read of the same run only.

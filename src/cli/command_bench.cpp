@@ -100,17 +100,14 @@ Expected<BenchOptions> read_flags(const BenchFlags& flags) {
     }
     options.variants.push_back(*variant);
   }
-  if (!flags.kv_fast_bytes.empty()) {
-    const auto bytes = parse_bytes(flags.kv_fast_bytes);
-    if (!bytes) {
-      return fail(StatusCode::kInvalidArgument,
-                  fmt::format("--kv-fast-bytes: {}", bytes.error().message()));
-    }
-    if (*bytes == 0) {
-      return fail(StatusCode::kInvalidArgument, "--kv-fast-bytes is 0, allowed are values from 1");
-    }
-    options.kv_fast_bytes = *bytes;
+  auto kv_fast_bytes = optional_size("--kv-fast-bytes", flags.kv_fast_bytes);
+  if (!kv_fast_bytes) {
+    return fail(std::move(kv_fast_bytes.error()));
   }
+  if (*kv_fast_bytes == 0) {
+    return fail(StatusCode::kInvalidArgument, "--kv-fast-bytes is 0, allowed are values from 1");
+  }
+  options.kv_fast_bytes = kv_fast_bytes->value_or(0);
   if (!options.prompt_name.empty()) {
     auto text = read_text_file(options.prompt_name, kMaxPromptBytes);
     if (!text) {

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "cli/flag_checks.h"
 #include "cli/generate_options.h"
 #include "cli/generate_report.h"
 #include "cli/interrupt.h"
@@ -29,20 +30,6 @@ namespace karez {
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
-
-Expected<int> context_of(const GenerateFlags& flags, const ModelConfig& config) {
-  if (flags.context_tokens == 0) {
-    return config.context_length;
-  }
-  // Beyond its training a model answers nonsense, which a newcomer would take for a fault.
-  if (flags.context_tokens < 2 || flags.context_tokens > config.context_length) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("-c is {}, allowed are 2 to {} (what this model was trained for) and 0 "
-                            "(the same)",
-                            flags.context_tokens, config.context_length));
-  }
-  return static_cast<int>(flags.context_tokens);
-}
 
 // The text of -f, a blank line, the text of -p.
 Expected<std::string> read_prompt(const GenerateFlags& flags, std::size_t max_bytes) {
@@ -173,7 +160,7 @@ Expected<int> generate(const GenerateFlags& typed) {
   if (auto usable = check_sparse_for_model(options.sparse, config->num_layers); !usable) {
     return fail(std::move(usable.error()));
   }
-  const auto context = context_of(flags, *config);
+  const auto context = context_tokens_of(flags.context_tokens, config->context_length);
   if (!context) {
     return fail(context.error());
   }

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/system_memory.h"
 #include "cli/commands.h"
+#include "cli/flag_checks.h"
 #include "cli/interrupt.h"
 #include "cli/report.h"
 #include "cli/serve_options.h"
@@ -52,19 +53,6 @@ Expected<ModelFile> read_model_file(const std::string& path) {
     return fail(std::move(config.error()));
   }
   return ModelFile{std::move(*config), model_digest(*file)};
-}
-
-Expected<int> context_of(const ServeFlags& flags, const ModelConfig& config) {
-  if (flags.context_tokens == 0) {
-    return config.context_length;
-  }
-  if (flags.context_tokens < 2 || flags.context_tokens > config.context_length) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("-c is {}, allowed are 2 to {} (what this model was trained for) and 0 "
-                            "(the same)",
-                            flags.context_tokens, config.context_length));
-  }
-  return static_cast<int>(flags.context_tokens);
 }
 
 // Room for some full contexts, but never for less than one, which a request may ask for.
@@ -133,7 +121,7 @@ Expected<int> serve(const ServeFlags& typed) {
   if (auto usable = check_sparse_for_model(options.sparse, config->num_layers); !usable) {
     return fail(std::move(usable.error()));
   }
-  const auto context = context_of(options.flags, *config);
+  const auto context = context_tokens_of(options.flags.context_tokens, config->context_length);
   if (!context) {
     return fail(context.error());
   }

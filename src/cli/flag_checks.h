@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "base/status.h"
@@ -27,6 +28,15 @@ class RangeCheck {
  private:
   Expected<void> result_;
 };
+
+// Tokens of a context, from -c; 0: as many as the model was trained for. Beyond these it answers
+// nonsense, which a newcomer would take for a fault.
+// Fails: kInvalidArgument naming the flag, its value and what is allowed.
+Expected<int> context_tokens_of(std::int64_t asked_tokens, int trained_tokens);
+
+// Bytes of a size such as 4GiB; nullopt: the text is empty. Fails: as parse_bytes(), naming the
+// flag.
+Expected<std::optional<std::int64_t>> optional_size(std::string_view flag, std::string_view text);
 
 // `result` of options whose messages begin with a field's name: with the flag's instead.
 Expected<void> as_flag(const Expected<void>& result);

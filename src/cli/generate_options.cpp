@@ -7,7 +7,6 @@
 #include <random>
 #include <utility>
 
-#include "base/bytes.h"
 #include "cli/flag_checks.h"
 #include "cli/kv_type_flags.h"
 #include "cli/text_file.h"
@@ -201,13 +200,11 @@ Expected<GenerateOptions> check_generate_flags(GenerateFlags flags) {
     return fail(std::move(compression.error()));
   }
   options.compression = *compression;
-  if (!flags.kv_fast_bytes.empty()) {
-    auto bytes = parse_bytes(flags.kv_fast_bytes);
-    if (!bytes) {
-      return fail(bytes.error().code(), "--kv-fast-bytes: " + bytes.error().message());
-    }
-    options.kv_fast_bytes = *bytes;
+  auto kv_fast_bytes = optional_size("--kv-fast-bytes", flags.kv_fast_bytes);
+  if (!kv_fast_bytes) {
+    return fail(std::move(kv_fast_bytes.error()));
   }
+  options.kv_fast_bytes = *kv_fast_bytes;
   if (!flags.has_prompt && flags.prompt_file.empty()) {
     return fail(StatusCode::kInvalidArgument, "there is no prompt; give -p TEXT or -f FILE");
   }

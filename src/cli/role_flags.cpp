@@ -201,14 +201,12 @@ void add_role_flags(CLI::App& command, RoleFlags& flags) {
   text("--kv-peer-secret", flags.peer_secret, "TEXT",
        "The same; others on this machine see command lines, so better by the environment")
       ->envname("KAREZ_KV_SECRET");
-  text(
-      "--kv-admit", flags.admit, "HOW",
-      "What a consumer takes in before the first token: full, or sparse: what the first steps read "
-      "(default: full)");
+  text("--kv-admit", flags.admit, "HOW",
+       "What a consumer takes in before the first token: full, or sparse: the key index and the "
+       "last tokens, the rest when attention selects it (default: full)");
   text("--kv-wire-type", flags.wire_type, "TYPE",
        "How KV comes to a consumer: native, or r4: 4 bits a number, a quarter of the bytes, not "
-       "quite "
-       "the same KV (default: native)");
+       "quite the same KV (default: native)");
   text("--kv-transports", flags.transports, "LIST",
        "Ways to peers: shm,tcp (shared memory where the peer is on this machine) or tcp (default: "
        "shm,tcp)");

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/bytes.h"
 #include "cli/flag_checks.h"
 #include "cli/kv_type_flags.h"
 #include "engine/default_threads.h"
@@ -157,13 +156,11 @@ Expected<ServeOptions> check_serve_flags(ServeFlags flags) {
   }
   options.compression = *compression;
   options.scheduler.decode_floor_tokens = decode_floor_tokens(options.sparse);
-  if (!flags.kv_fast_bytes.empty()) {
-    auto bytes = parse_bytes(flags.kv_fast_bytes);
-    if (!bytes) {
-      return fail(bytes.error().code(), "--kv-fast-bytes: " + bytes.error().message());
-    }
-    options.kv_fast_bytes = *bytes;
+  auto kv_fast_bytes = optional_size("--kv-fast-bytes", flags.kv_fast_bytes);
+  if (!kv_fast_bytes) {
+    return fail(std::move(kv_fast_bytes.error()));
   }
+  options.kv_fast_bytes = *kv_fast_bytes;
   auto http = check_http_flags(flags.http);
   if (!http) {
     return fail(std::move(http.error()));

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/bytes.h"
 #include "cli/flag_checks.h"
 
 namespace karez {
@@ -166,13 +165,11 @@ Expected<SpecOptions> check_spec_flags(const SpecFlags& typed) {
     return fail(budget.error());
   }
   options.draft_token_budget = *budget;
-  if (!flags.draft_kv_bytes.empty()) {
-    const auto bytes = parse_bytes(flags.draft_kv_bytes);
-    if (!bytes) {
-      return fail(bytes.error().code(), "--spec-draft-kv-bytes: " + bytes.error().message());
-    }
-    options.draft_kv_bytes = *bytes;
+  auto draft_kv_bytes = optional_size("--spec-draft-kv-bytes", flags.draft_kv_bytes);
+  if (!draft_kv_bytes) {
+    return fail(std::move(draft_kv_bytes.error()));
   }
+  options.draft_kv_bytes = *draft_kv_bytes;
   return options;
 }
 

@@ -5,25 +5,22 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
-#include "base/bytes.h"
+#include "cli/flag_checks.h"
 
 namespace karez {
 namespace {
 
 Expected<std::int64_t> size_of(const char* flag, const std::string& text) {
-  if (text.empty()) {
-    return 0;
-  }
-  auto bytes = parse_bytes(text);
+  auto bytes = optional_size(flag, text);
   if (!bytes) {
-    return fail(bytes.error().code(), fmt::format("{}: {}", flag, bytes.error().message()));
+    return fail(std::move(bytes.error()));
   }
-  if (*bytes <= 0) {
+  if (*bytes == 0) {
     return fail(
         StatusCode::kInvalidArgument,
         fmt::format("{} is {}, allowed are sizes above 0; leave it out for none", flag, text));
   }
-  return *bytes;
+  return bytes->value_or(0);
 }
 
 }  // namespace

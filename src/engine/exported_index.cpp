@@ -1,25 +1,11 @@
 #include "engine/exported_index.h"
 
-#include <fmt/format.h>
-#include <xxhash.h>
-
 #include <cstring>
 
 namespace karez {
 
 std::size_t exported_index_bytes(KeyIndexKind kind, int head_dim) {
   return key_index_block_bytes(kind, head_dim) + coarse_record_bytes(head_dim);
-}
-
-std::string exported_index_name(const KeyIndex& index, const KVCacheSpec& spec) {
-  std::uint64_t digest = 0;
-  const auto values = static_cast<std::size_t>(spec.num_kv_heads * spec.head_dim);
-  for (int layer = 0; layer < spec.num_layers; ++layer) {
-    if (const float* centres = index.view(layer).centres(); centres != nullptr) {
-      digest = XXH3_64bits_withSeed(centres, values * sizeof(float), digest + 1);
-    }
-  }
-  return fmt::format("{}-{:08x}", to_string(index.kind()), digest & 0xFFFF'FFFFU);
 }
 
 void export_index(const KeyIndexView& index, int kv_head, BlockId block, const KVCacheSpec& spec,

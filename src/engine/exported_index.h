@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
 
 #include "attention/key_index.h"
 #include "kv/kv_types.h"
@@ -16,9 +15,6 @@ namespace karez {
 
 // Of one block of one layer and KV head.
 std::size_t exported_index_bytes(KeyIndexKind kind, int head_dim);
-
-// The kind, and a few digits that differ where the centres differ: peers must agree in both.
-std::string exported_index_name(const KeyIndex& index, const KVCacheSpec& spec);
 
 // content: the block as it is stored; `out` takes exported_index_bytes(). is_full: all 16 tokens
 // are there. Layers without an index: zeros.

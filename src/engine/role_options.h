@@ -27,7 +27,7 @@ Expected<KvRole> parse_kv_role(std::string_view name);
 // What a consumer takes in before the first token.
 enum class KvAdmit {
   kFull,    // the whole KV
-  kSparse,  // key index, sink, recent window and predicted working set; the rest on demand
+  kSparse,  // the key index, and blocks behind the last whole 64 tokens; the rest on demand
 };
 std::string_view to_string(KvAdmit admit);
 Expected<KvAdmit> parse_kv_admit(std::string_view name);

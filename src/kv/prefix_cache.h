@@ -81,6 +81,7 @@ class PrefixCache {
       std::function<void(SequenceId, std::string_view salt, std::span<const TokenId> tokens)>;
   void on_publish(PublishCallback callback) { on_publish_ = std::move(callback); }
 
+  // For tests.
   std::int64_t num_entries() const { return static_cast<std::int64_t>(entries_.size()); }
   // Empty if entries and cached blocks name each other, else what does not hold.
   std::string check_invariants() const;

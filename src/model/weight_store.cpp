@@ -328,7 +328,6 @@ Expected<void> WeightStore::upload(const std::function<bool(double)>& progress) 
                               ggml_backend_buft_name(pool.type)));
     }
     ggml_backend_buffer_set_usage(pool.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    copied_bytes_ += ggml_backend_buffer_get_size(pool.buffer.get());
   }
   for (const Filled& filled : filled_) {
     ggml_backend_tensor_set(filled.tensor, filled.values.data(), 0,

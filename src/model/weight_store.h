@@ -64,8 +64,6 @@ class WeightStore {
   void give_back_embedding_pages() const;
 
   const GgufFile& file() const { return file_; }
-  // Bytes of weights held outside the mapped file.
-  std::size_t copied_bytes() const { return copied_bytes_; }
 
  private:
   struct Copy {  // a matrix whose bytes move into a buffer of ggml's
@@ -105,7 +103,6 @@ class WeightStore {
   std::vector<Copy> copies_;
   std::vector<Filled> filled_;
   std::vector<const GgufTensor*> embeddings_;  // after upload(): those that have a copy as well
-  std::size_t copied_bytes_ = 0;
   std::size_t widening_bytes_left_;
 };
 

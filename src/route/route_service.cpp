@@ -20,10 +20,7 @@ HttpResponse RouteService::error_response(const HttpRequest& request, const ApiE
 }
 
 HttpResponse RouteService::protocol_error(int status, std::string message) {
-  HttpResponse response;
-  response.status = status;
-  response.body = ApiError::bad_request(status, std::move(message)).to_json();
-  return response;
+  return make_protocol_error(status, std::move(message));
 }
 
 std::optional<HttpResponse> RouteService::reject(const HttpRequest& head) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <utility>
 
 namespace karez {
 namespace {
@@ -202,6 +203,13 @@ HttpResponse make_error_response(const HttpRequest& request, const ApiError& err
   if (error.http_status == 401) {
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
   }
+  return response;
+}
+
+HttpResponse make_protocol_error(int status, std::string message) {
+  HttpResponse response;
+  response.status = status;
+  response.body = ApiError::bad_request(status, std::move(message)).to_json();
   return response;
 }
 

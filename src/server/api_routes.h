@@ -62,5 +62,7 @@ std::string allowed_methods(std::string_view target);
 // The whole response for an error, with the headers that its status asks for.
 HttpResponse make_error_response(const HttpRequest& request, const ApiError& error,
                                  const AccessRules& rules);
+// That for a request of which nothing could be read.
+HttpResponse make_protocol_error(int status, std::string message);
 
 }  // namespace karez

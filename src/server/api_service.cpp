@@ -91,10 +91,7 @@ void ApiService::note(std::string_view target, int status) {
 
 HttpResponse ApiService::protocol_error(int status, std::string message) {
   note("", status);
-  HttpResponse response;
-  response.status = status;
-  response.body = ApiError::bad_request(status, std::move(message)).to_json();
-  return response;
+  return make_protocol_error(status, std::move(message));
 }
 
 std::optional<HttpResponse> ApiService::reject(const HttpRequest& head) {

@@ -92,7 +92,6 @@ bool DraftModelProposer::run(std::span<Rows> rows) {
   }
   const auto logits = runner_->forward(batch, *kv_);
   if (!logits) {
-    ++num_failures_;
     for (const Rows& part : rows) {
       drop(*part.state);
     }

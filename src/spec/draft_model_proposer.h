@@ -32,8 +32,6 @@ class DraftModelProposer final : public DraftProposer {
   void forget(DraftSequence sequence) override;
   bool is_free() const override { return false; }
 
-  std::int64_t num_failures() const { return num_failures_; }
-
  private:
   struct State {
     SequenceId kv;
@@ -55,7 +53,6 @@ class DraftModelProposer final : public DraftProposer {
   std::unique_ptr<ModelRunner> runner_;
   std::map<DraftSequence, State> states_;
   std::uint64_t num_calls_ = 0;
-  std::int64_t num_failures_ = 0;
 };
 
 }  // namespace karez

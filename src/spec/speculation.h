@@ -43,6 +43,7 @@ struct SpeculationStats {
   int sequences_off = 0;          // now
   double propose_seconds = 0;
 
+  // For tests.
   double acceptance() const {
     return draft_tokens == 0
                ? 0

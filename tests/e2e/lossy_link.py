@@ -196,9 +196,8 @@ def main():
         enter_namespace()
     figures = measure(options)
     print(json.dumps({"delay_ms": options.delay_ms, "loss": options.loss, **figures}, indent=2))
-    if any(figures[admit]["equal"] + len(figures[admit]["errors"]) != options.requests
-           for admit in ("full", "sparse")):
-        raise SystemExit("lossy_link.py: an answer is wrong")
+    if any(figures[admit]["equal"] != options.requests for admit in ("full", "sparse")):
+        raise SystemExit("lossy_link.py: an answer is wrong or missing")
 
 
 if __name__ == "__main__":

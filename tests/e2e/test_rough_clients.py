@@ -243,10 +243,10 @@ class Phases(unittest.TestCase):
     def test_a_full_queue_answers_503_and_when_to_try_again(self):
         with fake_server("--max-running", 1, "--max-waiting", 1) as server:
             connections = []
-            for _ in range(2):
+            for state in ("requests_running", "requests_waiting"):
                 connections.append(server.connect())
                 connections[-1].sendall(raw_post("/v1/completions", FOREVER))
-                time.sleep(0.2)
+                self.assertTrue(eventually(lambda: server.stats()[state] == 1, 3))
             status, headers, body = server.request("POST", "/v1/completions", {"prompt": "x"})
             self.assertEqual(status, 503, body)
             self.assertGreaterEqual(int(headers["Retry-After"]), 1)

@@ -36,7 +36,7 @@ enum class TransferDirection {
 // For whom and of what state a transfer was: comes back unchanged, so that the caller can tell that
 // the world has moved on and ignore the result.
 struct TransferIdentity {
-  std::uint64_t owner = 0;  // a sequence, or whatever else is cancelled as a whole
+  std::uint64_t owner = 0;  // whose transfer it is; comes back unchanged
   std::uint32_t epoch = 0;
   std::uint32_t layer = 0;
   std::uint32_t head = 0;
@@ -76,7 +76,7 @@ struct TransferResult {
   Transfer transfer;
   TransferStatus status = TransferStatus::kOk;
   int error_number = 0;        // errno, for kIoError and kNoSpace
-  bool memory_in_use = false;  // kDeadlinePassed, kCancelled: see TransferQueue::take_released()
+  bool memory_in_use = false;  // kDeadlinePassed: see TransferQueue::take_released()
 
   bool ok() const { return status == TransferStatus::kOk; }
 };

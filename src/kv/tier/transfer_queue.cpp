@@ -107,20 +107,6 @@ bool TransferQueue::promote(TransferId id) {
   return true;
 }
 
-void TransferQueue::cancel_owner(std::uint64_t owner) {
-  for (Record& record : records_) {
-    if (record.transfer().identity.owner != owner) {
-      continue;
-    }
-    if (record.state == State::kQueued) {
-      leave_queue(record, TransferStatus::kCancelled);
-    } else if (record.state == State::kInFlight) {
-      record.is_cancelled = true;
-    }
-  }
-  drop_stale_ids();
-}
-
 void TransferQueue::poll(std::vector<TransferResult>& results) {
   advance();
   for (const TransferId id : done_) {
@@ -204,7 +190,7 @@ void TransferQueue::collect() {
     switch (record->state) {
       case State::kInFlight:
         record->result.error_number = result.error_number;
-        finish(*record, record->is_cancelled ? TransferStatus::kCancelled : result.status);
+        finish(*record, result.status);
         break;
       case State::kDone:  // late, and its result not taken: it need not say more than it was
         record->result.memory_in_use = false;
@@ -234,13 +220,11 @@ void TransferQueue::expire(Clock::TimePoint now) {
       next_deadline_ = std::min(next_deadline_, record.deadline);
       continue;
     }
-    const TransferStatus status =
-        record.is_cancelled ? TransferStatus::kCancelled : TransferStatus::kDeadlinePassed;
     if (is_queued) {
-      leave_queue(record, status);
+      leave_queue(record, TransferStatus::kDeadlinePassed);
     } else {
       record.result.memory_in_use = true;
-      finish(record, status);
+      finish(record, TransferStatus::kDeadlinePassed);
     }
   }
   drop_stale_ids();

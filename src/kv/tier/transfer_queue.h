@@ -75,9 +75,6 @@ class TransferQueue {
   // Somebody waits for it now: from here on it is a demand. False: it is not waiting in the queue,
   // or is a demand already.
   bool promote(TransferId id);
-  // All transfers of an owner will be kCancelled. Queued ones are so at once; those in flight when
-  // the tier reports, or when their deadline passes.
-  void cancel_owner(std::uint64_t owner);
 
   // Moves things along, and appends the results that are there.
   void poll(std::vector<TransferResult>& results);
@@ -99,7 +96,6 @@ class TransferQueue {
     TransferResult result;  // its transfer always, the rest in kDone
     TransferPriority priority = TransferPriority::kDemand;
     State state = State::kFree;
-    bool is_cancelled = false;
     Clock::TimePoint deadline = kNoDeadline;
     Clock::TimePoint submitted;  // if there is a trace
     const Transfer& transfer() const { return result.transfer; }

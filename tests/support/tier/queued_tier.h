@@ -16,8 +16,6 @@ class QueuedTier final : public Tier {
   QueuedTier(std::unique_ptr<Tier> tier, const TransferQueueOptions& options, const Clock& clock,
              Clock::Duration time_limit);
 
-  TransferQueue& queue() { return queue_; }
-
   std::optional<ExtentId> allocate_extent() override { return queue_.allocate_extent(); }
   void free_extent(ExtentId extent) override { queue_.free_extent(extent); }
   std::size_t submit(std::span<const Transfer> transfers) override;

@@ -56,7 +56,7 @@ Host make_host(std::size_t block_bytes, int num_extents, int num_workers) {
 }
 
 TierUnderTest host(std::size_t block_bytes, int num_extents, int num_workers) {
-  return {steady(), make_host(block_bytes, num_extents, num_workers).tier, {}, {}};
+  return {steady(), make_host(block_bytes, num_extents, num_workers).tier, {}};
 }
 
 // Nothing is adopted: everything is the local tier's.
@@ -73,7 +73,6 @@ TierUnderTest remote(std::size_t block_bytes, int num_extents) {
   return {steady(),
           std::make_unique<RemoteTier>(make_host(block_bytes, num_extents, 1).tier,
                                        value_of(PeerPool::create(options))),
-          {},
           {}};
 }
 
@@ -86,7 +85,7 @@ TierUnderTest disk(std::size_t block_bytes, int num_extents) {
   options.capacity_bytes = 1 << 30;
   const std::int64_t extent_bytes = value_of(DiskTier::create(options))->capacity().extent_bytes;
   options.capacity_bytes = extent_bytes * num_extents + extent_bytes / 2;
-  return {steady(), value_of(DiskTier::create(options)), {}, {}};
+  return {steady(), value_of(DiskTier::create(options)), {}};
 }
 
 TierUnderTest throttled(std::size_t block_bytes, int num_extents) {
@@ -95,7 +94,6 @@ TierUnderTest throttled(std::size_t block_bytes, int num_extents) {
   return {clock,
           std::make_unique<ThrottledTier>(make_host(block_bytes, num_extents, 0).tier, throttle,
                                           *clock),
-          {},
           {}};
 }
 
@@ -104,7 +102,6 @@ TierUnderTest throttled_on_real_time(std::size_t block_bytes, int num_extents) {
   return {steady(),
           std::make_unique<ThrottledTier>(make_host(block_bytes, num_extents, 1).tier, throttle,
                                           Clock::steady()),
-          {},
           {}};
 }
 
@@ -119,10 +116,7 @@ TransferQueueOptions small_queue() {
 TierUnderTest queue_over(std::unique_ptr<Tier> tier, std::shared_ptr<const Clock> clock,
                          Clock::Duration time_limit) {
   auto queued = std::make_unique<QueuedTier>(std::move(tier), small_queue(), *clock, time_limit);
-  TransferQueue* queue = &queued->queue();
-  return {std::move(clock), std::move(queued), {}, [queue](std::uint64_t owner) {
-            queue->cancel_owner(owner);
-          }};
+  return {std::move(clock), std::move(queued), {}};
 }
 
 TierUnderTest queue_over_host(std::size_t block_bytes, int num_extents) {

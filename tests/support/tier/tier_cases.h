@@ -18,8 +18,6 @@ struct TierUnderTest {
   std::unique_ptr<Tier> tier;
   // Lets go of what the case has withheld for ever. May be empty.
   std::function<void()> report_lost;
-  // Empty where there is no queue.
-  std::function<void(std::uint64_t owner)> cancel_owner;
 };
 
 struct TierCase {

@@ -40,7 +40,7 @@ class DiskTierTest : public testing::Test {
     Expected<std::unique_ptr<DiskTier>> tier = DiskTier::create(options_);
     ASSERT_TRUE(tier) << tier.error().to_string();
     disk_ = tier->get();
-    under_test_ = {{&Clock::steady(), [](const Clock*) {}}, std::move(*tier), {}, {}};
+    under_test_ = {{&Clock::steady(), [](const Clock*) {}}, std::move(*tier), {}};
   }
   Transfer transfer(TransferDirection direction, ExtentId extent, int num_blocks = 4) {
     Transfer made;

@@ -17,10 +17,8 @@ TEST(HostTier, ABitThatChangedAtHomeFailsTheRead) {
   options.num_workers = 0;
   Arena arena = *Arena::create(2 * 4 * 4096);
   const std::span<std::byte> home = arena.bytes();
-  TierUnderTest under_test{{&Clock::steady(), [](const Clock*) {}},
-                           *HostTier::create(options, std::move(arena)),
-                           {},
-                           {}};
+  TierUnderTest under_test{
+      {&Clock::steady(), [](const Clock*) {}}, *HostTier::create(options, std::move(arena)), {}};
   FastMemory memory(4096, 4);
   static_cast<void>(under_test.tier->allocate_extent());
   Transfer transfer;

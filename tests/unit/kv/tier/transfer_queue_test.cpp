@@ -85,14 +85,13 @@ class TransferQueueTest : public testing::Test {
   }
 
   std::optional<TransferId> submit(std::uint32_t block, TransferPriority priority,
-                                   Clock::TimePoint deadline = TransferQueue::kNoDeadline,
-                                   std::uint64_t owner = 1) {
+                                   Clock::TimePoint deadline = TransferQueue::kNoDeadline) {
     Transfer transfer;
     transfer.direction = priority == TransferPriority::kWriteBack ? TransferDirection::kWrite
                                                                   : TransferDirection::kRead;
     transfer.extent = ExtentId(block);
     transfer.memory[0] = memory_.slot(0);
-    transfer.identity = {.owner = owner, .block = block};
+    transfer.identity = {.block = block};
     return queue_->submit(transfer, priority, deadline);
   }
   std::vector<TransferResult> poll() {
@@ -206,15 +205,15 @@ TEST_F(TransferQueueTest, OnlyWhatWaitsIsPromoted) {
 TEST_F(TransferQueueTest, APromotedTransferIsCancelledOnce) {
   options_.max_in_flight = 1;
   remake(options_);
-  submit(1, TransferPriority::kDemand, TransferQueue::kNoDeadline, 9);
+  submit(1, TransferPriority::kDemand);
   poll();
   EXPECT_TRUE(queue_->promote(*submit(2, TransferPriority::kPrefetch)));
+  submit(3, TransferPriority::kPrefetch);  // in the queue that the promoted one was in
   queue_->free_extent(ExtentId(2));
-  queue_->cancel_owner(1);
   EXPECT_EQ(poll().size(), 1U);
   tier_->complete();
   EXPECT_EQ(poll().size(), 1U);
-  EXPECT_EQ(tier_->order, (std::vector<std::uint32_t>{1}));
+  EXPECT_EQ(tier_->order, (std::vector<std::uint32_t>{1, 3}));
   EXPECT_EQ(queue_->counters().by_priority[0].queued, 0);
   EXPECT_EQ(queue_->counters().by_priority[1].queued, 0);
 }
@@ -241,31 +240,6 @@ TEST_F(TransferQueueTest, ResultsCarryTheIdAndTheStatusOfTheTier) {
   EXPECT_EQ(results[0].status, TransferStatus::kChecksumMismatch);
   EXPECT_FALSE(results[0].memory_in_use);
   EXPECT_TRUE(poll().empty());
-}
-
-TEST_F(TransferQueueTest, CancellingAnOwnerEndsQueuedOnesNowAndOthersWhenTheTierReports) {
-  options_.max_in_flight = 1;
-  remake(options_);
-  submit(1, TransferPriority::kDemand);
-  poll();
-  submit(2, TransferPriority::kDemand);
-  submit(3, TransferPriority::kDemand, TransferQueue::kNoDeadline, 2);
-  queue_->cancel_owner(1);
-  std::vector<TransferResult> results = poll();
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_EQ(results[0].transfer.identity.block, 2U);
-  EXPECT_EQ(results[0].status, TransferStatus::kCancelled);
-  tier_->complete();
-  results = poll();
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_EQ(results[0].transfer.identity.block, 1U);
-  EXPECT_EQ(results[0].status, TransferStatus::kCancelled);
-  EXPECT_FALSE(results[0].memory_in_use);
-  tier_->complete();
-  results = poll();
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_TRUE(results[0].ok()) << "another owner's";
-  EXPECT_EQ(tier_->order, (std::vector<std::uint32_t>{1, 3}));
 }
 
 TEST_F(TransferQueueTest, PastItsDeadlineATransferHasFailedButKeepsItsMemory) {
@@ -315,18 +289,6 @@ TEST_F(TransferQueueTest, ADeadlinePassesInTheQueueToo) {
   tier_->complete();
   poll();
   EXPECT_EQ(tier_->order, (std::vector<std::uint32_t>{1}));
-}
-
-TEST_F(TransferQueueTest, ACancelledTransferThatNeverReportsEndsAtItsDeadline) {
-  submit(1, TransferPriority::kDemand, clock_.now() + milliseconds(5));
-  poll();
-  queue_->cancel_owner(1);
-  EXPECT_TRUE(poll().empty());
-  clock_.advance(milliseconds(5));
-  const std::vector<TransferResult> results = poll();
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_EQ(results[0].status, TransferStatus::kCancelled);
-  EXPECT_TRUE(results[0].memory_in_use);
 }
 
 TEST_F(TransferQueueTest, WaitForSleepsInTheTierAndKeepsTheResults) {
@@ -411,13 +373,13 @@ TEST_F(TransferQueueTest, CountsBytesByPriorityAndResultsByStatus) {
 TEST_F(TransferQueueTest, CancellingOverAndOverLosesNothing) {
   options_.max_in_flight = 1;
   remake(options_);
-  submit(1, TransferPriority::kDemand, TransferQueue::kNoDeadline, 9);
+  submit(1, TransferPriority::kDemand);
   poll();
   for (int round = 0; round < 2000; ++round) {
-    for (std::uint32_t i = 0; i < 10; ++i) {
-      ASSERT_TRUE(submit(i, TransferPriority::kPrefetch));
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_TRUE(submit(2, TransferPriority::kPrefetch));
     }
-    queue_->cancel_owner(1);
+    queue_->free_extent(ExtentId(2));
     ASSERT_EQ(poll().size(), 10U);
   }
   submit(77, TransferPriority::kPrefetch);
