@@ -1,36 +1,21 @@
 #include "engine/allowed_peers.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <optional>
 #include <utility>
+
+#include "base/host_port.h"
 
 namespace karez {
 namespace {
 
-constexpr int kAllBits = 128;
-constexpr int kV4Bits = 96;  // that an IPv4 address has before its own
-constexpr int kLastPort = 65'535;
-
-std::optional<int> number_in(std::string_view text, int low, int high) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
-    return std::nullopt;
-  }
-  return value;
-}
-
-bool is_equal(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8_t, 16>& b,
-              int bits) {
+bool is_equal(const IpAddress& a, const IpAddress& b, int bits) {
   for (int i = 0; i < bits; i += 8) {
     const std::size_t at = static_cast<std::size_t>(i / 8);
     const int ignored = std::max(0, 8 - (bits - i));
-    if (a[at] >> ignored != b[at] >> ignored) {
+    if (a.bytes[at] >> ignored != b.bytes[at] >> ignored) {
       return false;
     }
   }
@@ -42,11 +27,8 @@ bool is_equal(const std::array<std::uint8_t, 16>& a, const std::array<std::uint8
 AllowedPeers::AllowedPeers() : rules_(loopback()) {}
 
 std::vector<AllowedPeers::Rule> AllowedPeers::loopback() {
-  Rule v4{{}, kV4Bits + 8, 0};
-  read_address("127.0.0.0", v4.network);
-  Rule v6{{}, kAllBits, 0};
-  read_address("::1", v6.network);
-  return {v4, v6};
+  return {Rule{*parse_ip_address("127.0.0.0"), IpAddress::kV4Bits + 8, 0},
+          Rule{*parse_ip_address("::1"), IpAddress::kBits, 0}};
 }
 
 bool AllowedPeers::go_beyond_loopback() const {
@@ -58,16 +40,6 @@ bool AllowedPeers::go_beyond_loopback() const {
   });
 }
 
-bool AllowedPeers::read_address(const std::string& text, Address& address) {
-  in_addr v4{};
-  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
-    address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
-    std::memcpy(address.data() + kV4Bits / 8, &v4, sizeof v4);
-    return true;
-  }
-  return inet_pton(AF_INET6, text.c_str(), address.data()) == 1;
-}
-
 Expected<AllowedPeers::Rule> AllowedPeers::parse_rule(std::string_view entry) {
   const auto wrong = [&] {
     return fail(
@@ -76,43 +48,24 @@ Expected<AllowedPeers::Rule> AllowedPeers::parse_rule(std::string_view entry) {
                     "without a port: 10.0.0.1, 10.0.0.0/24:5600, [fd00::1]:5600",
                     entry));
   };
-  std::string_view network = entry;
-  std::string_view port;
-  if (entry.starts_with('[')) {
-    const std::size_t end = entry.find(']');
-    if (end == std::string_view::npos || (end + 1 < entry.size() && entry[end + 1] != ':')) {
-      return wrong();
-    }
-    network = entry.substr(1, end - 1);
-    port = entry.substr(std::min(end + 2, entry.size()));
-    if (port.empty() && entry.ends_with(':')) {
-      return wrong();
-    }
-  } else if (std::ranges::count(entry, ':') == 1) {
-    const std::size_t colon = entry.find(':');
-    network = entry.substr(0, colon);
-    port = entry.substr(colon + 1);
-    if (port.empty()) {
-      return wrong();
-    }
-  }
-  Rule rule;
-  if (!port.empty()) {
-    const auto number = number_in(port, 1, kLastPort);
-    if (!number) {
-      return wrong();
-    }
-    rule.port = *number;
-  }
-  const std::size_t slash = network.find('/');
-  const std::string address(network.substr(0, slash));
-  if (!read_address(address == "localhost" ? "127.0.0.1" : address, rule.network)) {
+  const auto parts = split_host_port(entry);
+  const auto port = parts && parts->port ? parse_port(*parts->port) : 0;
+  if (!parts || !port) {
     return wrong();
   }
-  const int first_bit = address.find(':') == std::string::npos ? kV4Bits : 0;
-  rule.bits = kAllBits;
+  Rule rule;
+  rule.port = *port;
+  const std::size_t slash = parts->host.find('/');
+  const std::string_view address = parts->host.substr(0, slash);
+  const auto network = parse_ip_address(address == "localhost" ? "127.0.0.1" : address);
+  if (!network) {
+    return wrong();
+  }
+  rule.network = *network;
+  const int first_bit = address.find(':') == std::string_view::npos ? IpAddress::kV4Bits : 0;
+  rule.bits = IpAddress::kBits;
   if (slash != std::string_view::npos) {
-    const auto bits = number_in(network.substr(slash + 1), 0, kAllBits - first_bit);
+    const auto bits = parse_number(parts->host.substr(slash + 1), 0, IpAddress::kBits - first_bit);
     if (!bits) {
       return wrong();
     }
@@ -144,9 +97,9 @@ Expected<AllowedPeers> AllowedPeers::parse(std::string_view list) {
 }
 
 bool AllowedPeers::allow(const std::string& host, int port) const {
-  Address address{};
-  return read_address(host, address) && std::ranges::any_of(rules_, [&](const Rule& rule) {
-           return is_equal(rule.network, address, rule.bits) &&
+  const auto address = parse_ip_address(host);
+  return address && std::ranges::any_of(rules_, [&](const Rule& rule) {
+           return is_equal(rule.network, *address, rule.bits) &&
                   (rule.port == 0 || rule.port == port);
          });
 }

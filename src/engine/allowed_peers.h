@@ -4,12 +4,11 @@
 // Addresses only: a name could mean another machine tomorrow. Thread: a value.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/ip_address.h"
 #include "base/status.h"
 
 namespace karez {
@@ -30,16 +29,13 @@ class AllowedPeers {
   bool go_beyond_loopback() const;
 
  private:
-  // An IPv4 address as ::ffff:a.b.c.d, so that both ways to write one are the same.
-  using Address = std::array<std::uint8_t, 16>;
   struct Rule {
-    Address network = {};
+    IpAddress network;
     int bits = 0;  // of it that count, from the first
     int port = 0;  // 0: all
   };
 
   static std::vector<Rule> loopback();
-  static bool read_address(const std::string& text, Address& address);
   static Expected<Rule> parse_rule(std::string_view entry);
 
   std::vector<Rule> rules_;

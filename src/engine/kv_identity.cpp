@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/hex.h"
+
 namespace karez {
 
 std::string kv_identity(const Sha256Digest& model, const KVCacheSpec& spec) {

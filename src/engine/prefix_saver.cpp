@@ -57,7 +57,7 @@ void PrefixSaver::published(SequenceId sequence, std::string_view salt,
     progress.next.reset();
   }
   if (!uses.empty()) {
-    store_.touch(std::move(uses));
+    store_.touch(uses);
   }
 }
 

@@ -121,6 +121,12 @@ Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheMan
   KvPeers peers;
   peers.load_failure = role.load_failure;
   if (role.produces()) {
+    if (role.transports == KvTransports::kSharedMemory && !home.memory->is_shared()) {
+      log(
+          fmt::format("--kv-transports: peers on this machine get blocks in messages, not out of "
+                      "shared memory: {}",
+                      home.memory->why_private()));
+    }
     KvExporterOptions options;
     options.host = role.host;
     options.port = static_cast<std::uint16_t>(role.port);

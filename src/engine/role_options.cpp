@@ -1,16 +1,17 @@
 #include "engine/role_options.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <cstdint>
 #include <utility>
 
+#include "base/host_port.h"
+#include "base/ip_address.h"
+
 namespace karez {
 namespace {
 
-constexpr int kMaxPort = 65'535;
 constexpr std::int64_t kMaxLeaseSeconds = 86'400;
 constexpr std::size_t kMinSecretBytes = 16;
 constexpr std::size_t kMaxSecretBytes = 4096;
@@ -67,25 +68,6 @@ std::string_view name_of(Enum value, const std::array<Named<Enum>, count>& known
   return "none";
 }
 
-struct Address {
-  bool is_valid = false;
-  bool is_any = false;
-  bool is_loopback = false;
-};
-
-Address address_of(const std::string& host) {
-  in_addr v4{};
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
-    const std::uint32_t bits = ntohl(v4.s_addr);
-    return {true, bits == 0, bits >> 24U == 127};
-  }
-  in6_addr v6{};
-  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) {
-    return {true, IN6_IS_ADDR_UNSPECIFIED(&v6) != 0, IN6_IS_ADDR_LOOPBACK(&v6) != 0};
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string_view to_string(KvRole role) { return name_of(role, kRoles); }
@@ -111,8 +93,8 @@ Expected<void> RoleOptions::validate() const {
   if (!is_on()) {
     return {};
   }
-  const Address address = address_of(host);
-  if (!address.is_valid || address.is_any) {
+  const auto address = parse_ip_address(host);
+  if (!address || address->is_any()) {
     return fail(StatusCode::kInvalidArgument,
                 fmt::format("--kv-host is '{}', allowed are IP addresses of this machine that the "
                             "peers can reach: they are told it",
@@ -126,7 +108,7 @@ Expected<void> RoleOptions::validate() const {
     return fail(StatusCode::kInvalidArgument, fmt::format("--kv-lease is {}, allowed are 1 to {}",
                                                           lease.count(), kMaxLeaseSeconds));
   }
-  if (peer_secret.empty() && !address.is_loopback) {
+  if (peer_secret.empty() && !address->is_loopback()) {
     return fail(StatusCode::kInvalidArgument,
                 fmt::format("--kv-host is {}, which is not a loopback address: peers there must "
                             "share a secret (--kv-peer-secret-file, or KAREZ_KV_SECRET)",

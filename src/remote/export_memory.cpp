@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/statvfs.h>
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -12,8 +13,15 @@
 namespace karez {
 
 namespace {
+
 constexpr const char* kSharedMemoryFolder = "/dev/shm";
+
+std::uint64_t room_in_shared_memory() {
+  struct statvfs room = {};
+  return statvfs(kSharedMemoryFolder, &room) == 0 ? room.f_bavail * room.f_frsize : 0;
 }
+
+}  // namespace
 
 Expected<std::shared_ptr<ExportMemory>> ExportMemory::create(std::size_t bytes,
                                                              const ExportMemoryOptions& options) {
@@ -35,15 +43,14 @@ Expected<std::shared_ptr<ExportMemory>> ExportMemory::create(std::size_t bytes,
 }
 
 std::optional<Status> ExportMemory::Impl::share(std::size_t bytes) {
-  // More would be mapped all the same, and end in a signal when its pages are first used.
-  struct statvfs room = {};
-  if (statvfs(kSharedMemoryFolder, &room) != 0 || room.f_bavail * room.f_frsize < bytes) {
-    return Status(StatusCode::kResourceExhausted,
-                  fmt::format("{} has {} bytes left, needed are {}", kSharedMemoryFolder,
-                              room.f_bavail * room.f_frsize, bytes));
+  // UCX would fill it before it says so.
+  const std::uint64_t room = room_in_shared_memory();
+  if (room < bytes) {
+    return Status(StatusCode::kResourceExhausted, fmt::format("{} has {} bytes left, needed are {}",
+                                                              kSharedMemoryFolder, room, bytes));
   }
   Expected<std::shared_ptr<UcxContext>> context =
-      UcxContext::create(UCP_FEATURE_RMA, kSharedMemoryTransport);
+      UcxContext::create(UCP_FEATURE_RMA, kSharedMemoryTransport, kSharedMemoryAllocator);
   if (!context) {
     return context.error();
   }
@@ -55,9 +62,12 @@ std::optional<Status> ExportMemory::Impl::share(std::size_t bytes) {
   if (!made_address) {
     return made_address.error();
   }
+  // UCX writes all of it before it maps it, so that each page has its room from now on.
   Expected<std::unique_ptr<UcxMemory>> memory = UcxMemory::allocate(*context, bytes);
-  if (!memory) {
-    return memory.error();
+  if (!memory) {  // another process was faster
+    return Status(memory.error().code(),
+                  fmt::format("{} had {} bytes left, needed are {}: {}", kSharedMemoryFolder, room,
+                              bytes, memory.error().message()));
   }
   Expected<std::vector<std::byte>> made_key = (*memory)->packed_key();
   if (!made_key) {

@@ -21,9 +21,11 @@ struct ExportMemoryOptions {
 
 class ExportMemory {
  public:
-  // bytes > 0; pages become resident when they are first used. If the memory cannot be shared (a
-  // small /dev/shm, say) it is private, and why_private() says the reason. Fails:
-  // kResourceExhausted if the machine does not have so much.
+  // bytes > 0. If the memory cannot be shared (a small /dev/shm, say) it is private, and
+  // why_private() says the reason. Shared memory is written once here, so that it is there whatever
+  // else fills /dev/shm later (a page that finds no room when it is first used ends the process);
+  // that takes a second or more for each GB. Pages of private memory become resident when they are
+  // first used. Fails: kResourceExhausted if the machine does not have so much.
   static Expected<std::shared_ptr<ExportMemory>> create(std::size_t bytes,
                                                         const ExportMemoryOptions& options = {});
   ~ExportMemory();

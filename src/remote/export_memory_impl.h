@@ -16,6 +16,8 @@ namespace karez {
 // The one that maps the other's memory; UCX's endpoints of it see no failures, and need not: a
 // mapping outlives the process that made it.
 inline constexpr const char* kSharedMemoryTransport = "posix";
+// Without it UCX takes private memory where /dev/shm has no room, and says nothing.
+inline constexpr const char* kSharedMemoryAllocator = "md:posix";
 
 class ExportMemory::Impl {
  public:

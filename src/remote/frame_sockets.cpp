@@ -14,6 +14,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/ip_address.h"
 #include "remote/wire_frame.h"
 
 namespace karez {
@@ -28,30 +29,13 @@ constexpr ConnectionId kListenerId = 0;
 constexpr ConnectionId kWatchedId = ~ConnectionId{0};
 constexpr int kDeadAfterMs = 30'000;  // bytes that nobody acknowledges
 
-struct SocketAddress {
-  sockaddr_storage storage = {};
-  socklen_t size = 0;
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-};
-
 Expected<SocketAddress> parse_address(const std::string& host, std::uint16_t port) {
-  SocketAddress address;
-  auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
-  auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
-  if (inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
-    v4->sin_family = AF_INET;
-    v4->sin_port = htons(port);
-    address.size = sizeof *v4;
-  } else if (inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) == 1) {
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons(port);
-    address.size = sizeof *v6;
-  } else {
+  const auto address = parse_ip_address(host);
+  if (!address) {
     return fail(StatusCode::kInvalidArgument,
                 fmt::format("a peer's host is '{}', allowed are IPv4 and IPv6 addresses", host));
   }
-  return address;
+  return address->to_sockaddr(port);
 }
 
 std::string to_text(const SocketAddress& address) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/hex.h"
 #include "remote/wire_blocks.h"
 
 namespace karez {
@@ -17,13 +18,7 @@ constexpr std::uint64_t kMaxLayers = 4096;
 constexpr std::uint64_t kMaxHeads = 4096;
 constexpr std::uint64_t kMaxBlockTokens = 4096;
 
-std::string hex(std::span<const std::uint8_t> bytes) {
-  std::string text;
-  for (const std::uint8_t byte : bytes) {
-    text += fmt::format("{:02x}", byte);
-  }
-  return text;
-}
+std::string hex(std::span<const std::uint8_t> bytes) { return to_hex(std::as_bytes(bytes)); }
 
 std::optional<Status> check_number(std::string_view field, std::uint64_t seen, std::uint64_t least,
                                    std::uint64_t most) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <span>
+
+#include "base/hex.h"
 #include "remote/peer_secret.h"
 
 namespace karez {
@@ -15,38 +18,15 @@ Expected<RequestKey> RequestKey::random() {
 }
 
 Expected<RequestKey> RequestKey::parse(std::string_view text) {
-  const auto wrong = [&] {
+  RequestKey key;
+  if (!parse_hex(text, std::as_writable_bytes(std::span(key.bytes)))) {
     return fail(StatusCode::kInvalidArgument,
                 fmt::format("a request key has {} characters, allowed are 32 hexadecimal digits",
                             text.size()));
-  };
-  RequestKey key;
-  if (text.size() != 2 * key.bytes.size()) {
-    return wrong();
-  }
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char digit = text[i];
-    unsigned value = 0;
-    if (digit >= '0' && digit <= '9') {
-      value = static_cast<unsigned>(digit - '0');
-    } else if (digit >= 'a' && digit <= 'f') {
-      value = static_cast<unsigned>(digit - 'a') + 10;
-    } else if (digit >= 'A' && digit <= 'F') {
-      value = static_cast<unsigned>(digit - 'A') + 10;
-    } else {
-      return wrong();
-    }
-    key.bytes[i / 2] = static_cast<std::uint8_t>(unsigned{key.bytes[i / 2]} << 4U | value);
   }
   return key;
 }
 
-std::string RequestKey::to_string() const {
-  std::string text;
-  for (const std::uint8_t byte : bytes) {
-    text += fmt::format("{:02x}", byte);
-  }
-  return text;
-}
+std::string RequestKey::to_string() const { return to_hex(std::as_bytes(std::span(bytes))); }
 
 }  // namespace karez

@@ -9,7 +9,8 @@ Status ucx_failure(std::string_view what, ucs_status_t status) {
 }
 
 Expected<std::shared_ptr<UcxContext>> UcxContext::create(std::uint64_t features,
-                                                         const std::string& transports) {
+                                                         const std::string& transports,
+                                                         const std::string& allocators) {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK) {
     return fail(ucx_failure("UCX's configuration cannot be read", status));
@@ -20,6 +21,14 @@ Expected<std::shared_ptr<UcxContext>> UcxContext::create(std::uint64_t features,
       ucp_config_release(config);
       return fail(StatusCode::kInvalidArgument, fmt::format("UCX takes no transports '{}': {}",
                                                             transports, ucs_status_string(status)));
+    }
+  }
+  if (!allocators.empty()) {
+    const ucs_status_t status = ucp_config_modify(config, "ALLOC_PRIO", allocators.c_str());
+    if (status != UCS_OK) {
+      ucp_config_release(config);
+      return fail(StatusCode::kInvalidArgument, fmt::format("UCX takes no allocators '{}': {}",
+                                                            allocators, ucs_status_string(status)));
     }
   }
   ucp_params_t params = {};
@@ -69,7 +78,6 @@ Expected<std::unique_ptr<UcxMemory>> UcxMemory::allocate(std::shared_ptr<UcxCont
   ucp_mem_map_params_t params = {};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS;
   params.length = bytes;
-  // Without the second, pages would be there before they are used.
   params.flags = UCP_MEM_MAP_ALLOCATE | UCP_MEM_MAP_NONBLOCK;
   return map(std::move(context), params);
 }

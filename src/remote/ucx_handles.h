@@ -21,9 +21,11 @@ Status ucx_failure(std::string_view what, ucs_status_t status);
 
 class UcxContext {
  public:
-  // features: UCP_FEATURE_*. transports: UCX's UCX_TLS; empty: its own choice.
+  // features: UCP_FEATURE_*. transports: UCX's UCX_TLS; allocators: of UcxMemory::allocate(), UCX's
+  // UCX_ALLOC_PRIO; empty: its own choice.
   static Expected<std::shared_ptr<UcxContext>> create(std::uint64_t features,
-                                                      const std::string& transports);
+                                                      const std::string& transports,
+                                                      const std::string& allocators = "");
   ~UcxContext();
   UcxContext(const UcxContext&) = delete;
   UcxContext& operator=(const UcxContext&) = delete;
@@ -56,7 +58,8 @@ class UcxWorker {
 // Memory that the remote key gives access to.
 class UcxMemory {
  public:
-  // New memory, of a kind that the context's transports share, if they can.
+  // New memory of the context's allocators; with UCX's own choice it may be such that no transport
+  // can share.
   static Expected<std::unique_ptr<UcxMemory>> allocate(std::shared_ptr<UcxContext> context,
                                                        std::size_t bytes);
   // Memory that is there, and outlives this.

@@ -50,13 +50,17 @@ class HealthChecker::Impl {
 
  private:
   struct Slot {
-    std::unique_ptr<asio::steady_timer> pause;
-    NodeCall* call = nullptr;  // while one is under way
+    std::unique_ptr<asio::steady_timer> pause;  // between checks, and for the look-up
+    NodeCall* call = nullptr;                   // while one is under way
   };
 
   asio::awaitable<void> watch(NodeId node) {
     Slot& slot = slots_[node];
     for (bool is_first = true; !stopping_; is_first = false) {
+      co_await look_up(node);
+      if (stopping_) {
+        break;
+      }
       std::string problem = co_await ask(node);
       if (stopping_) {
         break;
@@ -75,10 +79,23 @@ class HealthChecker::Impl {
     }
   }
 
+  asio::awaitable<void> look_up(NodeId node) {
+    asio::steady_timer& timer = *slots_[node].pause;
+    timer.expires_after(options_.timeout);
+    // Posted, so that it comes after the wait has begun.
+    const bool is_begun = nodes_.address(node).look_up(
+        [this, &timer] { asio::post(context_, [&timer] { timer.cancel(); }); });
+    if (is_begun) {
+      boost::system::error_code ignored;
+      co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+      nodes_.address(node).forget_on_end();
+    }
+  }
+
   // What is wrong with the node; empty: nothing.
   asio::awaitable<std::string> ask(NodeId node) {
     const NodeDeadlines deadlines{.connect = options_.timeout, .answer = options_.timeout};
-    NodeCall call(context_.get_executor(), nodes_.url(node), deadlines);
+    NodeCall call(context_.get_executor(), nodes_.address(node), deadlines);
     slots_[node].call = &call;
     NodeRequest request;
     request.method = "GET";

@@ -1,5 +1,8 @@
 // Asks every node for GET /health, again and again, and tells the table what came of it.
 //
+// Also looks up the nodes' names, once before each check, for requests as well. A look-up that
+// takes longer than the timeout is not waited for: the check goes on with the addresses that are
+// known, and without any the node is out. Nor does the destructor wait for it.
 // Thread: one of its own; start() and the destructor from one thread.
 #pragma once
 
@@ -13,7 +16,7 @@ namespace karez {
 
 struct HealthCheckOptions {
   std::chrono::milliseconds interval{1000};
-  std::chrono::milliseconds timeout{2000};  // to connect, and for each wait after that
+  std::chrono::milliseconds timeout{2000};  // for the name, to connect, for each wait after
 };
 
 class HealthChecker {

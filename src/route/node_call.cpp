@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <boost/asio/ip/address.hpp>
 #include <limits>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace karez {
 namespace {
@@ -48,9 +46,9 @@ std::string text_of(beast::string_view view) { return {view.data(), view.size()}
 
 }  // namespace
 
-NodeCall::NodeCall(asio::any_io_executor executor, const NodeUrl& url,
+NodeCall::NodeCall(asio::any_io_executor executor, const NodeAddress& address,
                    const NodeDeadlines& deadlines)
-    : url_(url), deadlines_(deadlines), resolver_(executor), stream_(executor) {
+    : address_(address), deadlines_(deadlines), stream_(executor) {
   parser_.header_limit(kMaxHeaderBytes);
   // To Beast 1.74 no limit is a limit of 0.
   parser_.body_limit(std::numeric_limits<std::uint64_t>::max());
@@ -58,7 +56,6 @@ NodeCall::NodeCall(asio::any_io_executor executor, const NodeUrl& url,
 
 void NodeCall::cancel() {
   is_cancelled_ = true;
-  resolver_.cancel();
   stream_.close();
 }
 
@@ -85,22 +82,14 @@ Status NodeCall::status_of(const error_code& error) const {
 }
 
 asio::awaitable<Expected<void>> NodeCall::connect() {
-  error_code error;
-  std::vector<tcp::endpoint> endpoints;
-  const auto address = asio::ip::make_address(url_.host, error);
-  if (!error) {
-    endpoints.emplace_back(address, static_cast<std::uint16_t>(url_.port));
-  } else {
-    error.clear();
-    const std::string port = std::to_string(url_.port);
-    const auto found = co_await resolver_.async_resolve(url_.host, port, token(error));
-    for (const auto& entry : found) {
-      endpoints.push_back(entry.endpoint());
-    }
+  const auto endpoints = address_.endpoints();
+  if (!endpoints) {
+    co_return fail(StatusCode::kUnavailable, "cannot connect: " + endpoints.error().message());
   }
-  if (!error && !is_cancelled_) {
+  error_code error;
+  if (!is_cancelled_) {
     stream_.expires_after(deadlines_.connect);
-    co_await stream_.async_connect(endpoints, token(error));
+    co_await stream_.async_connect(*endpoints, token(error));
   }
   if (error || is_cancelled_) {
     const Status status = status_of(error);
@@ -121,11 +110,11 @@ asio::awaitable<Expected<NodeAnswer>> NodeCall::send(NodeRequest request) {
   http::request<http::string_body> message;
   message.version(11);
   message.method_string(request.method);
-  message.target(url_.base_path + request.target);
+  message.target(address_.url().base_path + request.target);
   for (const auto& [name, value] : request.headers) {
     message.set(name, value);
   }
-  message.set(http::field::host, url_.authority());
+  message.set(http::field::host, address_.url().authority());
   if (!request.body.empty()) {
     message.set(http::field::content_type, "application/json");
   }

@@ -1,5 +1,6 @@
 // One HTTP request to a node over a connection of its own: sent, answered bit by bit, closed.
 //
+// Names are not looked up here (node_address.h): a call that finds no address known fails at once.
 // A connection a request: its end tells the node that nobody waits for the answer any more. Knows
 // no routes and no JSON.
 // Thread: everything on the executor's thread, which is one.
@@ -16,7 +17,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "route/node_url.h"
+#include "route/node_address.h"
 #include "server/asio.h"
 #include "server/http_types.h"
 
@@ -44,7 +45,9 @@ struct NodeDeadlines {
 
 class NodeCall {
  public:
-  NodeCall(asio::any_io_executor executor, const NodeUrl& url, const NodeDeadlines& deadlines);
+  // address: must outlive the call.
+  NodeCall(asio::any_io_executor executor, const NodeAddress& address,
+           const NodeDeadlines& deadlines);
 
   // Connects, sends, and waits for the header of the answer.
   // Fails: kUnavailable if no connection could be made, so that the node knows nothing of the
@@ -64,9 +67,8 @@ class NodeCall {
   void limit(std::chrono::milliseconds time);
   Status status_of(const boost::system::error_code& error) const;
 
-  const NodeUrl& url_;
+  const NodeAddress& address_;
   const NodeDeadlines deadlines_;
-  asio::ip::tcp::resolver resolver_;
   boost::beast::tcp_stream stream_;
   boost::beast::flat_buffer buffer_;
   boost::beast::http::response_parser<boost::beast::http::buffer_body> parser_;

@@ -32,10 +32,12 @@ std::string_view to_string(NodeKind kind) {
   return kind == NodeKind::kPrefill ? "prefill" : "decode";
 }
 
-NodeTable::NodeTable(const std::vector<NodeUrl>& prefill, const std::vector<NodeUrl>& decode) {
-  const auto add = [this](const NodeUrl& url, NodeKind kind) {
+NodeTable::NodeTable(const std::vector<NodeUrl>& prefill, const std::vector<NodeUrl>& decode,
+                     const NameResolver& resolver) {
+  const auto add = [this, &resolver](const NodeUrl& url, NodeKind kind) {
     Entry entry;
     entry.state.url = url;
+    entry.address = std::make_unique<NodeAddress>(url, resolver);
     entry.state.kind = kind;
     entry.state.problem = "not checked yet";
     entry.hash = hash_text(url.text());

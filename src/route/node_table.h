@@ -7,15 +7,18 @@
 // same beginning has the same first choice, and the loss of a node moves only its own beginnings),
 // unless that node is much more loaded than the others; consumers by the least load.
 // Thread: every call from any thread. Sockets are elsewhere: time comes in as an argument.
+// Owns: the nodes' addresses.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "route/node_address.h"
 #include "route/node_url.h"
 
 namespace karez {
@@ -39,10 +42,12 @@ class NodeTable {
  public:
   using Clock = std::chrono::steady_clock;
 
-  NodeTable(const std::vector<NodeUrl>& prefill, const std::vector<NodeUrl>& decode);
+  NodeTable(const std::vector<NodeUrl>& prefill, const std::vector<NodeUrl>& decode,
+            const NameResolver& resolver = resolve_with_system);
 
   std::size_t size() const { return entries_.size(); }
   const NodeUrl& url(NodeId id) const { return entries_[id].state.url; }
+  NodeAddress& address(NodeId id) const { return *entries_[id].address; }
   NodeKind kind(NodeId id) const { return entries_[id].state.kind; }
   std::vector<NodeState> states() const;
   bool any_healthy(NodeKind kind) const;
@@ -70,12 +75,13 @@ class NodeTable {
  private:
   struct Entry {
     NodeState state;
+    std::unique_ptr<NodeAddress> address;
     std::uint64_t hash = 0;  // of its URL
     Clock::time_point out_since{};
   };
 
   mutable std::mutex mutex_;
-  std::vector<Entry> entries_;  // the size, URLs and kinds never change
+  std::vector<Entry> entries_;  // the size, URLs, kinds and addresses never change
   std::size_t turn_ = 0;
   std::int64_t spills_ = 0;
 };

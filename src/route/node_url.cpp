@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <optional>
+#include <cstddef>
 #include <utility>
+
+#include "base/host_port.h"
+#include "base/ip_address.h"
 
 namespace karez {
 namespace {
@@ -13,7 +15,6 @@ namespace {
 constexpr std::string_view kScheme = "http://";
 constexpr std::size_t kMaxHostBytes = 253;
 constexpr int kHttpPort = 80;
-constexpr int kMaxPort = 65'535;
 
 bool is_host_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
@@ -21,16 +22,6 @@ bool is_host_character(char c) {
 
 bool is_path_character(char c) {
   return c > ' ' && c < '\x7f' && c != '?' && c != '#' && c != '"' && c != '\\';
-}
-
-std::optional<int> port_of(std::string_view text) {
-  int port = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), port);
-  const bool whole = read.ec == std::errc() && read.ptr == text.data() + text.size();
-  if (!whole || port < 1 || port > kMaxPort) {
-    return std::nullopt;
-  }
-  return port;
 }
 
 std::string lower(std::string_view text) {
@@ -43,10 +34,7 @@ std::string lower(std::string_view text) {
 
 }  // namespace
 
-std::string NodeUrl::authority() const {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
-}
+std::string NodeUrl::authority() const { return host_and_port(host, port); }
 
 std::string NodeUrl::text() const { return fmt::format("http://{}{}", authority(), base_path); }
 
@@ -63,47 +51,25 @@ Expected<NodeUrl> parse_node_url(std::string_view text) {
   }
   const std::string_view rest = text.substr(kScheme.size());
   const std::size_t path_begin = std::min(rest.find('/'), rest.size());
-  std::string_view authority = rest.substr(0, path_begin);
+  const auto parts = split_host_port(rest.substr(0, path_begin));
+  if (!parts) {
+    return wrong(parts.error().message());
+  }
   NodeUrl url;
-  url.port = kHttpPort;
-  std::string_view port;
-  bool has_port = false;
-  if (authority.starts_with('[')) {
-    const std::size_t end = authority.find(']');
-    if (end == std::string_view::npos) {
-      return wrong("has no ] after its address");
-    }
-    url.host = lower(authority.substr(1, end - 1));
-    const bool is_address =
-        url.host.find(':') != std::string::npos && std::ranges::all_of(url.host, [](char c) {
-          return c == ':' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-        });
-    if (!is_address) {
+  url.host = lower(parts->host);
+  if (parts->was_bracketed) {
+    if (url.host.find(':') == std::string::npos || !parse_ip_address(url.host)) {
       return wrong("has no IPv6 address between [ and ]");
     }
-    authority.remove_prefix(end + 1);
-    has_port = !authority.empty();
-    if (has_port && authority.front() != ':') {
-      return wrong("has more than a port after ]");
-    }
-    port = authority.substr(has_port ? 1 : 0);
-  } else {
-    const std::size_t colon = authority.find(':');
-    has_port = colon != std::string_view::npos;
-    url.host = lower(authority.substr(0, colon));
-    port = has_port ? authority.substr(colon + 1) : std::string_view();
-    if (url.host.empty() || url.host.size() > kMaxHostBytes ||
-        !std::ranges::all_of(url.host, is_host_character)) {
-      return wrong("has no host name or address (an IPv6 address stands in [ ])");
-    }
+  } else if (url.host.empty() || url.host.size() > kMaxHostBytes ||
+             !std::ranges::all_of(url.host, is_host_character)) {
+    return wrong("has no host name or address (an IPv6 address stands in [ ])");
   }
-  if (has_port) {
-    const auto number = port_of(port);
-    if (!number) {
-      return wrong(fmt::format("has the port '{}', allowed are 1 to {}", port, kMaxPort));
-    }
-    url.port = *number;
+  const auto port = parts->port ? parse_port(*parts->port) : kHttpPort;
+  if (!port) {
+    return wrong(fmt::format("has the port '{}', allowed are 1 to {}", *parts->port, kMaxPort));
   }
+  url.port = *port;
   std::string_view path = rest.substr(path_begin);
   while (path.ends_with('/')) {
     path.remove_suffix(1);

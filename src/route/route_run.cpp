@@ -168,7 +168,7 @@ asio::awaitable<std::optional<RouteRun::Prefill>> RouteRun::prefill_on(NodeId no
                                                                        NodeRequest request) {
   const auto start = NodeTable::Clock::now();
   const InFlight counted(context_.nodes, node);
-  NodeCall call(exchange_.executor(), context_.nodes.url(node), deadlines());
+  NodeCall call(exchange_.executor(), context_.nodes.address(node), deadlines());
   const ExchangeWatch watch(exchange_.executor(), call, [this, node] { return must_end(node); });
   auto answer = co_await call.send(std::move(request));
   Expected<std::string> body = std::string();
@@ -234,7 +234,7 @@ asio::awaitable<RouteOutcome> RouteRun::pass_on(std::optional<NodeId> node, Node
 asio::awaitable<std::optional<RouteOutcome>> RouteRun::pass_on_from(NodeId node,
                                                                     NodeRequest request) {
   const InFlight counted(context_.nodes, node);
-  NodeCall call(exchange_.executor(), context_.nodes.url(node), deadlines());
+  NodeCall call(exchange_.executor(), context_.nodes.address(node), deadlines());
   const ExchangeWatch watch(exchange_.executor(), call, [this, node] { return must_end(node); });
   auto answer = co_await call.send(std::move(request));
   if (answer) {

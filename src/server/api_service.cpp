@@ -1,14 +1,15 @@
 #include "server/api_service.h"
 
-#include <fmt/format.h>
 #include <openssl/evp.h>
 
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "base/hex.h"
 #include "server/generation_run.h"
 #include "server/on_worker.h"
 #include "server/page.h"
@@ -25,11 +26,7 @@ std::string sha256_hex(const std::string& text) {
   KAREZ_CHECK(
       EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr) == 1,
       "OpenSSL has no SHA-256");
-  std::string hex;
-  for (unsigned i = 0; i < size; ++i) {
-    hex += fmt::format("{:02x}", digest[i]);
-  }
-  return hex;
+  return to_hex(std::as_bytes(std::span(digest).first(size)));
 }
 
 }  // namespace

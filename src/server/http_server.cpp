@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/host_port.h"
 #include "server/http_connection.h"
 
 namespace karez {
@@ -66,9 +67,8 @@ bool is_loopback(const std::string& host) {
 }
 
 std::string url_of(const HttpOptions& options, int port) {
-  const bool is_v6 = options.host.find(':') != std::string::npos;
-  return fmt::format("{}://{}{}{}:{}", options.ssl_cert_file.empty() ? "http" : "https",
-                     is_v6 ? "[" : "", options.host, is_v6 ? "]" : "", port);
+  return fmt::format("{}://{}", options.ssl_cert_file.empty() ? "http" : "https",
+                     host_and_port(options.host, port));
 }
 
 class HttpServer::Impl {

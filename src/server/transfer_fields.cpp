@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
+
+#include "base/hex.h"
 
 namespace karez {
 namespace {
@@ -13,11 +14,6 @@ constexpr std::string_view kField = "kv_transfer_params";
 constexpr std::size_t kMaxHostBytes = 255;
 constexpr std::size_t kMaxEngineIdBytes = 128;
 constexpr std::size_t kRequestIdDigits = 32;
-
-bool is_hex(const std::string& text) {
-  return std::ranges::all_of(
-      text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
 
 std::string read_text(FieldReader& reader, std::string_view field, std::size_t max_bytes) {
   const auto text = reader.string(field);
@@ -42,7 +38,7 @@ KvTransfer read_source(FieldReader& reader, const AllowedPeers& allowed) {
   transfer.remote_port = static_cast<int>(port.value_or(0));
   transfer.remote_request_id = reader.string("remote_request_id").value_or("");
   if (transfer.remote_request_id.size() != kRequestIdDigits ||
-      !is_hex(transfer.remote_request_id)) {
+      !is_lower_hex(transfer.remote_request_id)) {
     reader.wrong("remote_request_id",
                  reader.find("remote_request_id") == nullptr
                      ? std::string("absent")

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/hex.h"
 #include "kv/store/disk_scan.h"
 
 namespace karez {

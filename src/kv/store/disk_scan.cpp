@@ -12,20 +12,17 @@
 #include <functional>
 #include <memory>
 
+#include "base/hex.h"
+
 namespace karez {
 namespace {
 
 constexpr std::size_t kIdentityDigits = 16;
 constexpr std::size_t kNameDigits = 64;
 
-bool is_hex(std::string_view text) {
-  return std::ranges::all_of(
-      text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-
 bool is_hex_of(std::string_view text, std::size_t digits, std::string_view ending) {
   return text.size() == digits + ending.size() && text.ends_with(ending) &&
-         is_hex(text.substr(0, digits));
+         is_lower_hex(text.substr(0, digits));
 }
 
 // Calls visit(name) for each entry. 0, or an error number; ENOENT: no such folder, or it is not
@@ -117,13 +114,9 @@ std::optional<RecordName> record_name_in(std::string_view path, std::string_view
       !is_hex_of(path.substr(slash + 1), kNameDigits, ".kv")) {
     return std::nullopt;
   }
-  const auto value = [](char digit) {
-    return static_cast<unsigned>(digit <= '9' ? digit - '0' : digit - 'a' + 10);
-  };
   RecordName name;
-  for (std::size_t i = 0; i < name.digest.size(); ++i) {
-    name.digest[i] = static_cast<std::byte>(value(path[slash + 1 + 2 * i]) * 16 +
-                                            value(path[slash + 2 + 2 * i]));
+  if (!parse_hex(path.substr(slash + 1, kNameDigits), name.digest)) {
+    return std::nullopt;
   }
   return name;
 }

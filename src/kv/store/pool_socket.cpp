@@ -1,6 +1,5 @@
 #include "kv/store/pool_socket.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -20,6 +19,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/ip_address.h"
 
 namespace karez {
 namespace {
@@ -92,12 +92,6 @@ const BIO_METHOD* link_methods() {
   return methods;
 }
 
-bool is_address(const std::string& host) {
-  in_addr v4 = {};
-  in6_addr v6 = {};
-  return inet_pton(AF_INET, host.c_str(), &v4) == 1 || inet_pton(AF_INET6, host.c_str(), &v6) == 1;
-}
-
 // What OpenSSL's error means for someone who sets this up.
 std::string tls_problem(ssl_st* tls) {
   const unsigned long first = ERR_peek_error();
@@ -144,7 +138,7 @@ Expected<int> PoolSocket::connect_tcp(const std::string& host, int port,
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_ADDRCONFIG | AI_NUMERICSERV;
-  if (is_address(host)) {
+  if (parse_ip_address(host)) {
     hints.ai_flags |= AI_NUMERICHOST;
     hints.ai_flags &= ~AI_ADDRCONFIG;
   }
@@ -205,12 +199,13 @@ Expected<void> PoolSocket::begin_tls(const std::string& host, const TlsFiles& fi
   SSL_set_bio(tls_.get(), link, link);
   SSL_set_hostflags(tls_.get(), X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
   std::string name = host;
-  const bool is_set = is_address(host) ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls_.get()),
-                                                                       name.c_str()) == 1
-                                       : SSL_set1_host(tls_.get(), name.c_str()) == 1 &&
-                                             // The macro for it has a cast of C.
-                                             SSL_ctrl(tls_.get(), SSL_CTRL_SET_TLSEXT_HOSTNAME,
-                                                      TLSEXT_NAMETYPE_host_name, name.data()) == 1;
+  const bool is_set =
+      parse_ip_address(host)
+          ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls_.get()), name.c_str()) == 1
+          : SSL_set1_host(tls_.get(), name.c_str()) == 1 &&
+                // The macro for it has a cast of C.
+                SSL_ctrl(tls_.get(), SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name,
+                         name.data()) == 1;
   if (!is_set) {
     return not_usable("TLS: the host is no name that a certificate can have");
   }

@@ -14,6 +14,7 @@ namespace karez {
 namespace {
 
 constexpr std::size_t kWritesOfBatch = 16;
+constexpr std::size_t kTouchesOfBatch = 64;
 constexpr std::size_t kMaxKnown = 1 << 20;
 constexpr std::int64_t kLeastStaged = 4;  // in staging
 constexpr std::chrono::milliseconds kFlushLimit{3000};
@@ -41,6 +42,8 @@ struct PrefixStore::Shared {
       : shape(store_options.shape),
         backend(std::move(store_backend)),
         clock(store_clock),
+        load_limit(store_options.load_limit),
+        store_limit(store_options.store_limit),
         log(store_options.log),
         loads(store_options.breaker),
         stores(store_options.breaker) {}
@@ -54,6 +57,8 @@ struct PrefixStore::Shared {
   const RecordShape shape;
   const std::shared_ptr<RecordBackend> backend;
   const Clock& clock;
+  const Clock::Duration load_limit;
+  const Clock::Duration store_limit;
 
   std::mutex wake_mutex;  // held while the callback runs
   std::function<void()> wake;
@@ -65,11 +70,14 @@ struct PrefixStore::Shared {
   Breaker stores;
   PrefixStoreStats counters;
   std::vector<std::shared_ptr<Load>> results;
-  std::deque<Write> writes;     // wait
-  std::int64_t num_writes = 0;  // wait, or are being written
-  bool has_write_job = true;    // the first one is the owner's
+  std::deque<Write> writes;                              // wait
+  std::unordered_map<RecordName, std::int64_t> touches;  // wait: the time of the last use
+  std::int64_t num_writes = 0;                           // wait, or are being written
+  bool has_store_job = true;                             // the first one is the owner's
+  bool has_begun = false;
   bool is_prepared = false;
-  std::optional<Clock::TimePoint> batch_since;  // of the batch that is being written
+  std::optional<Clock::TimePoint> load_since;   // of the find or read at hand
+  std::optional<Clock::TimePoint> batch_since;  // of the writes or touches at hand
   std::vector<RecordName> gone;                 // for the owner: not there, or not any more
 
   void say(const std::string& line) {
@@ -112,10 +120,46 @@ struct PrefixStore::Shared {
     }
   }
 
+  // Both with the lock.
+  bool loads_hang() const { return load_since && clock.now() - *load_since > load_limit; }
+  bool stores_hang() const { return batch_since && clock.now() - *batch_since > store_limit; }
+  // Whether they hang; they stop then. In one step: what has just answered is not stopped.
+  bool note_hang(Breaker Shared::*breaker, bool (Shared::*hang)() const, std::string_view what) {
+    constexpr std::string_view kReason = "no answer in time";
+    bool is_news = false;
+    {
+      const std::lock_guard lock(mutex);
+      if (!(this->*hang)()) {
+        return false;
+      }
+      Breaker& stopped = this->*breaker;
+      is_news = !stopped.is_open() && stopped.fail(clock.now(), std::string(kReason), true);
+    }
+    if (is_news) {
+      say(fmt::format("{}: {} stop for a while: {}", backend->describe(), what, kReason));
+    }
+    return true;
+  }
+  void begin(std::optional<Clock::TimePoint> Shared::*since) {
+    const std::lock_guard lock(mutex);
+    this->*since = clock.now();
+  }
+
   void run(const std::shared_ptr<Load>& load);
   std::optional<Status> do_read(Load& load);
-  void run_writes();
+  // True: none runs, so one must be submitted. With the lock.
+  bool needs_store_job() { return !std::exchange(has_store_job, true); }
+
+  void run_stores();
   void run_batch(std::deque<Write>& batch);
+  void run_touches(std::span<const RecordUse> uses);
+  // True: it took so long that it was taken to hang.
+  bool end_batch() {
+    const std::lock_guard lock(mutex);
+    const bool hung = stores_hang();
+    batch_since.reset();
+    return hung;
+  }
   WriteReport write_batch(std::deque<Write>& batch);
 };
 
@@ -123,6 +167,7 @@ void PrefixStore::Shared::run(const std::shared_ptr<Load>& load) {
   if (load->is_cancelled) {
     return;
   }
+  begin(&Shared::load_since);
   std::optional<Status> error;
   if (load->key) {
     error = do_read(*load);
@@ -133,6 +178,10 @@ void PrefixStore::Shared::run(const std::shared_ptr<Load>& load) {
     } else {
       error = present.error();
     }
+  }
+  {
+    const std::lock_guard lock(mutex);
+    load_since.reset();
   }
   if (error) {
     note_failure(&Shared::loads, "loads", error->message(), false);
@@ -174,34 +223,55 @@ std::optional<Status> PrefixStore::Shared::do_read(Load& load) {
   return std::nullopt;
 }
 
-// All that wait. The first time also with none: what is there is counted.
-void PrefixStore::Shared::run_writes() {
+// All that wait. Writes and touches take turns: neither keeps the other waiting for ever.
+void PrefixStore::Shared::run_stores() {
+  bool must_write = false;  // the first time also none: what is there is counted
+  {
+    const std::lock_guard lock(mutex);
+    must_write = !std::exchange(has_begun, true);
+  }
   while (true) {
     std::deque<Write> batch;
+    std::vector<RecordUse> uses;
     {
       const std::lock_guard lock(mutex);
       while (!writes.empty() && batch.size() < kWritesOfBatch) {
         batch.push_back(std::move(writes.front()));
         writes.pop_front();
       }
-      if (batch.empty() && is_prepared) {
-        has_write_job = false;
+      while (!touches.empty() && uses.size() < kTouchesOfBatch) {
+        const auto first = touches.begin();
+        uses.push_back({first->first, first->second});
+        touches.erase(first);
+      }
+      if (batch.empty() && uses.empty() && !must_write) {
+        has_store_job = false;
         return;
       }
-      batch_since = clock.now();
     }
-    run_batch(batch);
-    const std::lock_guard lock(mutex);
-    batch_since.reset();
-    if (writes.empty()) {
-      has_write_job = false;
-      return;
+    if (!batch.empty() || must_write) {
+      run_batch(batch);
     }
+    if (!uses.empty()) {
+      run_touches(uses);
+    }
+    must_write = false;
+  }
+}
+
+void PrefixStore::Shared::run_touches(std::span<const RecordUse> uses) {
+  begin(&Shared::batch_since);
+  backend->touch(uses);
+  // A touch that fails is no failure, but one that came back ends what it was taken for.
+  if (end_batch()) {
+    note_success(&Shared::stores, "stores");
   }
 }
 
 void PrefixStore::Shared::run_batch(std::deque<Write>& batch) {
+  begin(&Shared::batch_since);
   const WriteReport report = write_batch(batch);
+  end_batch();
   const std::unordered_set<RecordName> stored(report.stored.begin(), report.stored.end());
   {
     const std::lock_guard lock(mutex);
@@ -251,11 +321,9 @@ PrefixStore::PrefixStore(const PrefixStoreOptions& options, std::shared_ptr<Reco
                          const Clock& clock)
     : options_(options),
       clock_(clock),
-      shared_(std::make_shared<Shared>(options, std::move(backend), clock)),
-      load_lane_(clock),
-      store_lane_(clock) {
+      shared_(std::make_shared<Shared>(options, std::move(backend), clock)) {
   KAREZ_CHECK(options.shape.payload_bytes > 0, "a record has a payload");
-  store_lane_.submit([shared = shared_] { shared->run_writes(); });
+  store_lane_.submit([shared = shared_] { shared->run_stores(); });
 }
 
 PrefixStore::~PrefixStore() {
@@ -271,7 +339,7 @@ std::optional<PrefixStore::Ticket> PrefixStore::submit_load(std::shared_ptr<Load
   {
     const std::lock_guard lock(shared_->mutex);
     // A thread that hangs is not given more to do, however long the pause was.
-    if (loads_hang() || !shared_->loads.allow(clock_.now())) {
+    if (shared_->loads_hang() || !shared_->loads.allow(clock_.now())) {
       return std::nullopt;
     }
   }
@@ -335,10 +403,7 @@ void PrefixStore::poll(std::vector<Result>& results) {
     }
     results.push_back({load->ticket, load->num_present, std::move(load->buffer)});
   }
-  if (loads_hang()) {
-    if (!loads_stopped()) {
-      shared_->note_failure(&Shared::loads, "loads", "no answer in time", true);
-    }
+  if (shared_->note_hang(&Shared::loads, &Shared::loads_hang, "loads")) {
     {
       const std::lock_guard lock(shared_->mutex);
       shared_->counters.late_loads += static_cast<std::int64_t>(loads_.size());
@@ -349,19 +414,7 @@ void PrefixStore::poll(std::vector<Result>& results) {
     }
     num_reads_ = 0;
   }
-  if (stores_hang() && !shared_->stores_are_stopped()) {
-    shared_->note_failure(&Shared::stores, "stores", "no answer in time", true);
-  }
-}
-
-bool PrefixStore::loads_hang() const {
-  const auto since = load_lane_.busy_since();
-  return since && clock_.now() - *since > options_.load_limit;
-}
-
-bool PrefixStore::stores_hang() const {
-  const std::lock_guard lock(shared_->mutex);
-  return shared_->batch_since && clock_.now() - *shared_->batch_since > options_.store_limit;
+  shared_->note_hang(&Shared::stores, &Shared::stores_hang, "stores");
 }
 
 void PrefixStore::set_wake(std::function<void()> wake) {
@@ -377,12 +430,10 @@ void PrefixStore::know(const RecordName& name) {
 }
 
 std::optional<PrefixStore::Buffer> PrefixStore::room_to_write() {
-  if (stores_hang()) {
-    return std::nullopt;
-  }
   {
     const std::lock_guard lock(shared_->mutex);
-    if (shared_->num_writes >=
+    if (shared_->stores_hang() ||
+        shared_->num_writes >=
             records_in(options_.store_staging_bytes, options_.shape.record_bytes()) ||
         !shared_->stores.allow(clock_.now())) {
       return std::nullopt;
@@ -399,18 +450,33 @@ void PrefixStore::write(const RecordKey& key, std::int64_t use_time_ns, Buffer b
     const std::lock_guard lock(shared_->mutex);
     shared_->writes.push_back({key, use_time_ns, std::move(buffer)});
     ++shared_->num_writes;
-    needs_job = !std::exchange(shared_->has_write_job, true);
+    needs_job = shared_->needs_store_job();
   }
   if (needs_job) {
-    store_lane_.submit([shared = shared_] { shared->run_writes(); });
+    store_lane_.submit([shared = shared_] { shared->run_stores(); });
   }
 }
 
-void PrefixStore::touch(std::vector<RecordUse> uses) {
-  if (shared_->stores_are_stopped()) {
-    return;
+void PrefixStore::touch(std::span<const RecordUse> uses) {
+  bool needs_job = false;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->stores.is_open() || shared_->stores_hang()) {
+      return;
+    }
+    for (const RecordUse& use : uses) {
+      const auto found = shared_->touches.find(use.name);
+      if (found != shared_->touches.end()) {
+        found->second = std::max(found->second, use.use_time_ns);
+      } else if (shared_->touches.size() < kMaxTouches) {
+        shared_->touches.emplace(use.name, use.use_time_ns);
+      }
+    }
+    needs_job = !shared_->touches.empty() && shared_->needs_store_job();
   }
-  store_lane_.submit([shared = shared_, uses = std::move(uses)] { shared->backend->touch(uses); });
+  if (needs_job) {
+    store_lane_.submit([shared = shared_] { shared->run_stores(); });
+  }
 }
 
 void PrefixStore::count_dropped(std::int64_t blocks) {
@@ -423,11 +489,9 @@ PrefixStoreStats PrefixStore::stats() const {
   {
     const std::lock_guard lock(shared_->mutex);
     stats = shared_->counters;
-    stats.loads_stopped = shared_->loads.is_open();
-    stats.stores_stopped = shared_->stores.is_open();
+    stats.loads_stopped = shared_->loads.is_open() || shared_->loads_hang();
+    stats.stores_stopped = shared_->stores.is_open() || shared_->stores_hang();
   }
-  stats.loads_stopped = stats.loads_stopped || loads_hang();
-  stats.stores_stopped = stats.stores_stopped || stores_hang();
   stats.usage = shared_->backend->usage();
   return stats;
 }

@@ -11,7 +11,7 @@
 // Nothing that comes back is believed: check_record(). A bad record is a miss and is removed.
 //
 // Memory: staging for loads and for stores apart, each bounded; 32 bytes and a hash table's rest
-// for each record that is known to be there.
+// for each record that is known to be there, and for each touch that waits.
 // Thread: one owner thread; stats(), set_wake() from any. log is called from the lanes.
 // Owns: lanes, staging, and a share of the backend.
 #pragma once
@@ -41,7 +41,7 @@ struct PrefixStoreOptions {
   std::int64_t load_staging_bytes = 64 << 20;              // at least 4 records
   std::int64_t store_staging_bytes = 64 << 20;             // at least 4 records
   Clock::Duration load_limit = std::chrono::seconds(5);    // for one find or read, once begun
-  Clock::Duration store_limit = std::chrono::seconds(30);  // for one batch of writes
+  Clock::Duration store_limit = std::chrono::seconds(30);  // for one batch of writes or touches
   BreakerOptions breaker;
   std::function<void(std::string_view)>
       log;  // a line when loads or stores stop and go on; or empty
@@ -114,7 +114,10 @@ class PrefixStore {
   // Room for one more record to be written. None: not now.
   [[nodiscard]] std::optional<Buffer> room_to_write();
   void write(const RecordKey& key, std::int64_t use_time_ns, Buffer buffer);
-  void touch(std::vector<RecordUse> uses);
+  // Records were used. Those that wait are merged; what does not fit, and all while stores have
+  // stopped, is forgotten: it is only the time of the last use.
+  static constexpr std::size_t kMaxTouches = 1 << 14;  // that wait
+  void touch(std::span<const RecordUse> uses);
   // Blocks that the caller gives up to store.
   void count_dropped(std::int64_t blocks);
 
@@ -125,8 +128,6 @@ class PrefixStore {
   struct Load;
   std::optional<Ticket> submit_load(std::shared_ptr<Load> load);
   void know(const RecordName& name);
-  bool loads_hang() const;
-  bool stores_hang() const;
 
   const PrefixStoreOptions options_;
   const Clock& clock_;

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hex.h"
 #include "base/token.h"
 #include "kv/kv_types.h"
 #include "kv/store/sha256.h"

@@ -4,20 +4,16 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
+
+#include "base/hex.h"
+#include "base/host_port.h"
 
 namespace karez {
 namespace {
 
-constexpr int kMaxPort = 65'535;
 constexpr int kMaxDatabase = 65'535;
-
-int hex_digit(char c) {
-  return c >= '0' && c <= '9'   ? c - '0'
-         : c >= 'a' && c <= 'f' ? c - 'a' + 10
-         : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                : -1;
-}
 
 std::optional<std::string> percent_decoded(std::string_view text) {
   std::string out;
@@ -26,27 +22,14 @@ std::optional<std::string> percent_decoded(std::string_view text) {
       out += text[i];
       continue;
     }
-    const int high = i + 1 < text.size() ? hex_digit(text[i + 1]) : -1;
-    const int low = i + 2 < text.size() ? hex_digit(text[i + 2]) : -1;
-    if (high < 0 || low < 0) {
+    std::byte byte = {};
+    if (!parse_hex(text.substr(i + 1, 2), std::span(&byte, 1))) {
       return std::nullopt;
     }
-    out += static_cast<char>(high * 16 + low);
+    out += static_cast<char>(byte);
     i += 2;
   }
   return out;
-}
-
-// -1: not a number in [0, most].
-int number_of(std::string_view text, int most) {
-  int value = 0;
-  for (const char c : text) {
-    if (c < '0' || c > '9' || value > most) {
-      return -1;
-    }
-    value = value * 10 + (c - '0');
-  }
-  return text.empty() || value > most ? -1 : value;
 }
 
 tl::unexpected<Status> wrong_url(std::string_view what) {
@@ -74,10 +57,7 @@ Expected<void> read_user(std::string_view text, RedisAddress& address) {
 
 }  // namespace
 
-std::string RedisAddress::host_and_port() const {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
-}
+std::string RedisAddress::host_and_port() const { return karez::host_and_port(host, port); }
 
 std::string RedisAddress::to_string() const {
   return fmt::format("{}://{}/{}", use_tls ? "rediss" : "redis", host_and_port(), database);
@@ -99,30 +79,30 @@ Expected<RedisAddress> parse_redis_address(std::string_view url) {
     url.remove_prefix(at + 1);
   }
   if (const std::size_t slash = url.find('/'); slash != std::string_view::npos) {
-    address.database = number_of(url.substr(slash + 1), kMaxDatabase);
-    if (address.database < 0) {
+    const auto database = parse_number(url.substr(slash + 1), 0, kMaxDatabase);
+    if (!database) {
       return wrong_url(fmt::format("its database is not 0 to {}", kMaxDatabase));
     }
+    address.database = *database;
     url = url.substr(0, slash);
   }
-  std::string_view port;
-  if (url.starts_with('[')) {
-    const std::size_t end = url.find(']');
-    if (end == std::string_view::npos) {
-      return wrong_url("its address has no ]");
+  const auto parts = split_host_port(url);
+  if (!parts) {
+    return wrong_url("it " + parts.error().message());
+  }
+  if (parts->host.empty()) {
+    return wrong_url("it has no host");
+  }
+  if (!parts->was_bracketed && parts->host.find(':') != std::string_view::npos) {
+    return wrong_url("its host has colons (an IPv6 address stands in [ ])");
+  }
+  address.host = parts->host;
+  if (parts->port) {
+    const auto port = parse_port(*parts->port);
+    if (!port) {
+      return wrong_url(fmt::format("its port is not 1 to {}", kMaxPort));
     }
-    address.host = url.substr(1, end - 1);
-    port = url.substr(end + 1);
-  } else {
-    const std::size_t colon = url.find(':');
-    address.host = url.substr(0, colon);
-    port = colon == std::string_view::npos ? std::string_view() : url.substr(colon);
-  }
-  if (!port.empty()) {
-    address.port = port.front() == ':' ? number_of(port.substr(1), kMaxPort) : -1;
-  }
-  if (address.host.empty() || address.port < 1) {
-    return wrong_url(address.host.empty() ? "it has no host" : "its port is not 1 to 65535");
+    address.port = *port;
   }
   return address;
 }

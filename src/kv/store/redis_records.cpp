@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/hex.h"
+
 namespace karez {
 namespace {
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 
 namespace karez {
@@ -35,8 +34,5 @@ class Sha256 {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// Lower case, two digits a byte.
-std::string to_hex(std::span<const std::byte> bytes);
 
 }  // namespace karez

@@ -13,13 +13,10 @@ constexpr std::chrono::milliseconds kPatience{200};  // for a job that is about 
 }  // namespace
 
 struct WorkLane::Shared {
-  explicit Shared(const Clock& lane_clock) : clock(lane_clock) {}
-
-  const Clock& clock;
-  mutable std::mutex mutex;
+  std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> jobs;
-  std::optional<Clock::TimePoint> busy_since;
+  bool is_busy = false;
   bool is_stopping = false;
   bool has_ended = false;
 
@@ -32,12 +29,12 @@ struct WorkLane::Shared {
       }
       std::function<void()> job = std::move(jobs.front());
       jobs.pop_front();
-      busy_since = clock.now();
+      is_busy = true;
       lock.unlock();
       job();
       job = nullptr;  // what it shares goes before anyone is told
       lock.lock();
-      busy_since.reset();
+      is_busy = false;
       changed.notify_all();
     }
     has_ended = true;
@@ -45,8 +42,8 @@ struct WorkLane::Shared {
   }
 };
 
-WorkLane::WorkLane(const Clock& clock)
-    : shared_(std::make_shared<Shared>(clock)), thread_([shared = shared_] { shared->run(); }) {}
+WorkLane::WorkLane()
+    : shared_(std::make_shared<Shared>()), thread_([shared = shared_] { shared->run(); }) {}
 
 WorkLane::~WorkLane() {
   bool has_ended = false;
@@ -70,15 +67,10 @@ void WorkLane::submit(std::function<void()> job) {
   shared_->changed.notify_all();
 }
 
-std::optional<Clock::TimePoint> WorkLane::busy_since() const {
-  const std::lock_guard lock(shared_->mutex);
-  return shared_->busy_since;
-}
-
 bool WorkLane::wait_until_idle(std::chrono::milliseconds limit) {
   std::unique_lock lock(shared_->mutex);
   return shared_->changed.wait_for(lock, limit,
-                                   [&] { return shared_->jobs.empty() && !shared_->busy_since; });
+                                   [&] { return shared_->jobs.empty() && !shared_->is_busy; });
 }
 
 }  // namespace karez

@@ -7,27 +7,22 @@
 // Owns: the thread, as long as it is alive.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <thread>
-
-#include "base/clock.h"
 
 namespace karez {
 
 class WorkLane {
  public:
-  // clock: of busy_since(); outlives the process, or every job.
-  explicit WorkLane(const Clock& clock);
+  WorkLane();
   // Jobs that wait are not done any more. Waits `patience` at most for the one at hand.
   ~WorkLane();
   WorkLane(const WorkLane&) = delete;
   WorkLane& operator=(const WorkLane&) = delete;
 
   void submit(std::function<void()> job);
-  // When the job at hand was begun; none: there is none.
-  std::optional<Clock::TimePoint> busy_since() const;
   // Waits until all jobs are done. False: that took longer.
   bool wait_until_idle(std::chrono::milliseconds limit);
 

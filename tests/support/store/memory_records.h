@@ -66,7 +66,11 @@ class MemoryRecords final : public RecordBackend {
     const std::lock_guard lock(mutex_);
     records_.erase(name);
   }
+  // A hook's failure is forgotten, as a medium's is.
   void touch(std::span<const RecordUse> uses) override {
+    if (auto failed = problem("touch"); !failed) {
+      return;
+    }
     const std::lock_guard lock(mutex_);
     num_touched_ += uses.size();
   }

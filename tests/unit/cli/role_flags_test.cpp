@@ -101,6 +101,7 @@ TEST(RoleFlags, WrongOnesSayWhatIsAllowed) {
            {{role, "kv_both", "--kv-port", "-1"}, "--kv-port is -1"},
            {{role, "kv_both", "--kv-host", "example.org"}, "--kv-host is 'example.org'"},
            {{role, "kv_both", "--kv-host", "0.0.0.0"}, "the peers can reach"},
+           {{role, "kv_both", "--kv-host", "::ffff:0.0.0.0"}, "the peers can reach"},
            {{role, "kv_both", "--kv-host", "192.0.2.1"}, "must share a secret"},
            {{role, "kv_both", "--kv-admit", "some"}, "--kv-admit: there is no 'some'"},
            {{role, "kv_both", "--kv-wire-type", "r3"}, "allowed is native, r4"},

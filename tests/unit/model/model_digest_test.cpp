@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hex.h"
 #include "support/gguf_writer.h"
 
 namespace karez {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hex.h"
 #include "support/store/prompt_records.h"
 
 namespace karez::test {

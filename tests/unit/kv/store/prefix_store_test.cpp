@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
@@ -39,6 +40,17 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_open_ = false;
+};
+
+// Stands still until it is moved; the lanes read it.
+class MovedClock final : public Clock {
+ public:
+  TimePoint now() const override { return TimePoint(Duration(ticks_.load())); }
+  void sleep_until(TimePoint) const override {}
+  void advance(Duration duration) { ticks_ += duration.count(); }
+
+ private:
+  std::atomic<Duration::rep> ticks_ = Duration(std::chrono::hours(1)).count();
 };
 
 class PrefixStoreTest : public testing::Test {
@@ -231,6 +243,69 @@ TEST_F(PrefixStoreTest, EndsWhileAThreadHangs) {
   EXPECT_FALSE(store_->room_to_write());
   store_.reset();
   gate->open();  // the threads end by themselves
+}
+
+TEST_F(PrefixStoreTest, ATouchThatHangsStopsStoresUntilItAnswers) {
+  static MovedClock clock;  // lanes that are left behind read it
+  const auto gate = std::make_shared<Gate>();
+  std::atomic<bool> hangs = false;
+  options_.breaker.first_pause = std::chrono::hours(1);  // no trial: the answer itself counts
+  options_.breaker.longest_pause = std::chrono::hours(1);
+  const auto memory =
+      std::make_shared<MemoryRecords>([&, gate](std::string_view call) -> std::optional<Status> {
+        if (call == "touch") {
+          hangs = true;
+          gate->pass();
+        }
+        return std::nullopt;
+      });
+  store_ = std::make_unique<PrefixStore>(options_, memory, clock);
+  const auto keys = prompt_keys(options_.shape, 2);
+  store_->touch(std::vector<RecordUse>{{keys[0].name, 2}});
+  wait_until([&] { return hangs.load(); });
+  EXPECT_FALSE(store_->stats().stores_stopped);
+  clock.advance(options_.store_limit + milliseconds(1));
+  EXPECT_TRUE(store_->stats().stores_stopped);
+  EXPECT_FALSE(store_->room_to_write());
+  std::vector<PrefixStore::Result> results;
+  store_->poll(results);                                                        // notices it
+  store_->touch(std::vector<RecordUse>{{keys[0].name, 3}, {keys[1].name, 3}});  // forgotten
+  gate->open();
+  wait_until([&] { return !store_->stats().stores_stopped; });
+  write({keys[1]});
+  wait_until([&] { return store_->stats().stored_blocks == 1; });
+  EXPECT_EQ(memory->num_touched(), 1U);
+}
+
+TEST_F(PrefixStoreTest, TouchesThatWaitAreMergedAndBounded) {
+  const auto gate = std::make_shared<Gate>();
+  std::atomic<int> num_begun = 0;
+  const auto memory =
+      std::make_shared<MemoryRecords>([&, gate](std::string_view call) -> std::optional<Status> {
+        if (call == "touch") {
+          ++num_begun;
+          gate->pass();
+        }
+        return std::nullopt;
+      });
+  start(memory);
+  const auto uses_of = [](std::size_t count) {
+    std::vector<RecordUse> uses(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      uses[i].name.digest[0] = static_cast<std::byte>(i & 0xFF);
+      uses[i].name.digest[1] = static_cast<std::byte>(i >> 8);
+    }
+    return uses;
+  };
+  store_->touch(uses_of(1));
+  wait_until([&] { return num_begun == 1; });
+  for (int i = 0; i < 100; ++i) {
+    store_->touch(uses_of(200));
+  }
+  store_->touch(uses_of(PrefixStore::kMaxTouches + 100));
+  gate->open();
+  store_.reset();
+  EXPECT_EQ(memory->num_touched(), 1 + PrefixStore::kMaxTouches);
 }
 
 TEST_F(PrefixStoreTest, StopsAfterFailuresAndGoesOnWhenItWorksAgain) {

@@ -36,7 +36,8 @@ TEST(RedisAddress, SaysWhatIsWrongWithoutThePassword) {
        {"http://pool", "redis://", "redis://:secret@", "redis://user@pool", "redis://user:@pool",
         "redis://@pool", "redis://:secret@pool:0", "redis://:secret@pool:x", "redis://pool:99999",
         "redis://:secret%2@pool", "redis://us%er:secret@pool", "redis://:secret@pool/x",
-        "redis://:x/secret", "redis://[::1", "rediss:/pool", "redisss://pool"}) {
+        "redis://:x/secret", "redis://[::1", "redis://[::1]7000", "redis://::1",
+        "redis://:secret@pool:1:2", "rediss:/pool", "redisss://pool"}) {
     const auto wrong = parse_redis_address(url);
     ASSERT_FALSE(wrong) << url;
     EXPECT_EQ(wrong.error().code(), StatusCode::kInvalidArgument);
