@@ -310,7 +310,7 @@ class PeerPool::Impl {
 
   bool has_unsent() const {
     return std::any_of(peers_.begin(), peers_.end(), [this](const auto& entry) {
-      return !entry.second.connection->is_broken() && sockets_->frames_unsent(entry.first) > 0;
+      return !entry.second.connection->is_broken() && sockets_->bytes_unsent(entry.first) > 0;
     });
   }
   bool has_outcome() const {

@@ -24,7 +24,6 @@ class DirectLink {
         table(producer, memory.size(), lease_duration, 4) {
     context.config = producer;
     context.secret = std::move(producer_secret);
-    context.lease_duration = lease_duration;
     context.ready.lease_ms = static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(lease_duration).count());
     context.memory = memory;

@@ -256,7 +256,7 @@ TEST(PeerPool, AConnectionWithoutAHandshakeEndsInTime) {
     return progress() && nodes.exporter->stats().connections == 2 &&
            nodes.exporter->stats().bad_messages == 1;
   }));
-  nodes.clock.advance(seconds(5));
+  nodes.clock.advance(KvExporterOptions().hello_timeout);
   ASSERT_TRUE(nodes.poll_until(
       [&] { return progress() && nodes.exporter->stats().connections == 0 && broken == 2; }));
   EXPECT_EQ(answers, 1);  // what was wrong
