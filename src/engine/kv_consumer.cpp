@@ -19,6 +19,7 @@ namespace {
 // Reads that are asked for at a time: enough to keep a link busy, and few enough that others that
 // read in the middle of a step do not wait long behind them.
 constexpr std::int64_t kMaxReadsInFlight = 256;
+constexpr std::int64_t kSpareSlots = 1;  // of a residency
 
 }  // namespace
 
@@ -33,6 +34,9 @@ KvConsumer::KvConsumer(KVCacheManager& kv, const KeyIndex* index, std::shared_pt
 
 KvConsumer::~KvConsumer() {
   for (Arrival& arrival : arrivals_) {
+    if (!arrival.fetch.is_none()) {
+      pool_->cancel(arrival.fetch);
+    }
     pool_->release(arrival.manifest.lease);
   }
   // Slots that a peer may still write to must not be given to others before it has let go.
@@ -65,7 +69,39 @@ void KvConsumer::start(std::shared_ptr<const Request> request) {
   }
   arrival.fetch =
       pool_->fetch({transfer.remote_host, static_cast<std::uint16_t>(transfer.remote_port)}, *key,
-                   epoch_of(transfer.remote_engine_id), arrival.deadline);
+                   epoch_of(transfer.remote_engine_id), arrival.deadline, FetchContents::kOnDemand);
+}
+
+std::size_t KvConsumer::manifest_bytes() const {
+  std::size_t bytes = 0;
+  for (const Arrival& arrival : arrivals_) {
+    bytes += arrival.manifest_bytes;
+  }
+  return bytes;
+}
+
+// In the order of start(): a large one is not passed by small ones for ever.
+void KvConsumer::fetch_manifests() {
+  std::size_t bytes = manifest_bytes();
+  bool has_turn = true;
+  for (Arrival& arrival : arrivals_) {
+    if (arrival.stage != Stage::kLeasing && arrival.stage != Stage::kQueued) {
+      continue;
+    }
+    const std::optional<std::size_t> size = pool_->manifest_bytes(arrival.fetch);
+    if (!size) {
+      continue;
+    }
+    arrival.stage = Stage::kQueued;
+    has_turn = has_turn && (bytes == 0 || bytes + *size <= options_.max_manifest_bytes);
+    if (has_turn) {
+      bytes += *size;
+      arrival.manifest_bytes = *size;
+      arrival.deadline = clock_.now() + options_.timeout;
+      arrival.stage = Stage::kFetching;
+      pool_->fetch_contents(arrival.fetch, arrival.deadline);
+    }
+  }
 }
 
 void KvConsumer::poll_peers() {
@@ -90,13 +126,15 @@ void KvConsumer::poll_peers() {
 
 void KvConsumer::poll(const HasRoom& has_room, std::vector<Ready>& ready) {
   poll_peers();
+  fetch_manifests();
   for (auto it = arrivals_.begin(); it != arrivals_.end();) {
     it = advance(*it, has_room, ready) ? arrivals_.erase(it) : std::next(it);
   }
 }
 
 bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<Ready>& ready) {
-  const bool is_moving = arrival.stage == Stage::kFetching || arrival.stage == Stage::kReading;
+  const bool is_moving = arrival.stage == Stage::kLeasing || arrival.stage == Stage::kFetching ||
+                         arrival.stage == Stage::kReading;
   if (is_moving && clock_.now() >= arrival.deadline) {
     stop(arrival,
          Status(StatusCode::kDeadlineExceeded,
@@ -104,7 +142,7 @@ bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<
                     "the KV of the prompt did not come within {} s",
                     std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count())));
   }
-  if (arrival.stage == Stage::kFetching) {
+  if (!arrival.fetch.is_none()) {
     take_manifest(arrival);
   }
   if ((arrival.stage == Stage::kWaiting || arrival.stage == Stage::kReading) &&
@@ -141,7 +179,11 @@ void KvConsumer::take_manifest(Arrival& arrival) {
     return;
   }
   arrival.manifest = std::move(**outcome);
-  if (auto problem = check(arrival)) {
+  auto problem = check(arrival);
+  if (!problem) {
+    problem = find_lack_of_slots(arrival);
+  }
+  if (problem) {
     stop(arrival, std::move(*problem));
     return;
   }
@@ -164,6 +206,30 @@ std::optional<Status> KvConsumer::check(const Arrival& arrival) const {
                   "the producer sends no key index, which sparse attention needs here");
   }
   return std::nullopt;
+}
+
+// What is read before the first step takes its slots at once.
+std::optional<Status> KvConsumer::find_lack_of_slots(const Arrival& arrival) const {
+  const int remote = num_remote_tokens(arrival);
+  const int read = num_tokens(arrival) - remote;
+  const std::int64_t needed = kv_.spec().slots_for_sequence(read, std::max(read, 1));
+  const std::int64_t total =
+      kv_.stats().slots_total - (kv_.residency() != nullptr ? kSpareSlots : 0);
+  if (needed <= total) {
+    return std::nullopt;
+  }
+  if (remote > 0) {
+    return Status(
+        StatusCode::kResourceExhausted,
+        fmt::format(
+            "the last {} tokens of the prompt take {} blocks of the fast tier, which has {}", read,
+            needed, total));
+  }
+  return Status(
+      StatusCode::kResourceExhausted,
+      fmt::format("the KV of the prompt takes {} blocks of the fast tier, which has {}; it "
+                  "can be admitted with --kv-admit sparse, or computed here",
+                  needed, total));
 }
 
 // One choice samples from them; several would have to before they are forked.
@@ -194,12 +260,7 @@ void KvConsumer::open(Arrival& arrival) {
   // The second call lets go of what is out of the window already.
   if (!kv_.extend(arrival.kv, count - whole) || !kv_.extend(arrival.kv, 0)) {
     kv_.close(std::exchange(arrival.kv, SequenceId::none()));
-    if (kv_.stats().slots_used == 0) {
-      stop(arrival, Status(StatusCode::kResourceExhausted,
-                           "the KV of the prompt is larger than the fast tier; it can be admitted "
-                           "with --kv-admit sparse, or computed here"));
-    }
-    return;
+    return;  // likewise
   }
   import_records(arrival);
   arrival.next_read = 0;
@@ -297,6 +358,8 @@ void KvConsumer::stop(Arrival& arrival, Status error) {
   if (!arrival.manifest.lease.is_none()) {
     pool_->release(arrival.manifest.lease);  // reads under way come back soon
   }
+  arrival.manifest = {};
+  arrival.manifest_bytes = 0;
   arrival.error = std::move(error);
   arrival.stage = Stage::kStopping;
 }
@@ -308,7 +371,7 @@ void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
     if (!arrival.kv.is_none()) {
       kv_.close(arrival.kv);
     }
-    ++counters_.failed;
+    counters_.failed += arrival.is_wanted ? 1 : 0;
     done.error = std::move(arrival.error);
   } else {
     const auto block_bytes = static_cast<std::int64_t>(kv_.spec().slot_bytes());

@@ -1,8 +1,10 @@
 // KvConsumer: gets the KV of prompts that another node has prefilled, before the scheduler sees
 // their requests.
 //
-//   start() -> manifest asked for -> room? -> its tail, or all of it, is read into slots -> ready
+//   start() -> leased -> manifest -> room? -> its tail, or all of it, is read into slots -> ready
 //
+// The lease is asked for at once, so that the producer keeps the KV; the manifest in the order of
+// start(), as far as the budget for manifests goes.
 // With KvAdmit::kSparse whole extents (64 tokens) stay with the producer: they are adopted as
 // blocks at home there, the key index comes with the manifest, and attention reads what it selects,
 // when it selects it. Only what lies behind the last whole extent is read before the first step.
@@ -38,9 +40,12 @@ class KvConsumer {
   struct Options {
     KvAdmit admit = KvAdmit::kFull;
     int vocab_size = 0;
-    // From start() to the manifest, and from there being room to the last block. In between a
-    // request waits as long as it must: the producer keeps the KV while heartbeats come.
+    // From start() to the lease, from its turn to the manifest, and from there being room to the
+    // last block. In between a request waits as long as it must: the producer keeps the KV while
+    // heartbeats come.
     Clock::Duration timeout = std::chrono::seconds(30);
+    // Of requests that are not ready yet, together. One that is larger comes when no other is here.
+    std::size_t max_manifest_bytes = std::size_t{256} << 20U;
   };
   struct Ready {
     RequestId request = 0;
@@ -75,23 +80,28 @@ class KvConsumer {
   // Requests that are not ready: poll() often.
   bool has_arrivals() const { return !arrivals_.empty(); }
   int num_arrivals() const { return static_cast<int>(arrivals_.size()); }
+  // Of them, that are here or on their way.
+  std::size_t manifest_bytes() const;
   // Leases need poll() for their heartbeats.
   bool has_leases() const { return !leases_.empty(); }
   KvConsumerStats stats() const;
 
  private:
   enum class Stage {
-    kFetching,
-    kWaiting,  // for slots
+    kLeasing,
+    kQueued,    // for room in the budget for manifests
+    kFetching,  // its manifest
+    kWaiting,   // for slots
     kReading,
     kStopping,  // failed or cancelled, while the peer may still write to its slots
   };
   struct Arrival {
     std::shared_ptr<const Request> request;
-    Stage stage = Stage::kFetching;
+    Stage stage = Stage::kLeasing;
     Clock::TimePoint begun;
     Clock::TimePoint deadline;
     FetchId fetch;
+    std::size_t manifest_bytes = 0;  // once it is asked for
     Manifest manifest;
     SequenceId kv;
     std::int64_t first_read = 0;  // blocks from this one on are read into slots
@@ -103,9 +113,12 @@ class KvConsumer {
   };
 
   void poll_peers();
+  void fetch_manifests();
   // True: it is over.
   bool advance(Arrival& arrival, const HasRoom& has_room, std::vector<Ready>& ready);
   void take_manifest(Arrival& arrival);
+  // Why it can never be admitted.
+  std::optional<Status> find_lack_of_slots(const Arrival& arrival) const;
   std::optional<Status> check(const Arrival& arrival) const;
   bool has_logits(const Arrival& arrival) const;
   // Of the prompt, how many are admitted, and of these, how many stay with the producer.

@@ -22,7 +22,6 @@ namespace karez {
 struct ExportSessionContext {
   PeerConfig config;
   std::string secret;
-  Clock::Duration lease_duration = {};
   ReadyMessage ready;
   std::span<const std::byte> memory;
   ExportTable* table = nullptr;

@@ -83,14 +83,6 @@ void ExportTable::take_ended(Clock::TimePoint now, std::vector<EndedExport>& end
   ended_.clear();
 }
 
-std::optional<Clock::TimePoint> ExportTable::next_deadline() const {
-  std::optional<Clock::TimePoint> first;
-  for (const auto& [key, entry] : exports_) {
-    first = std::min(first.value_or(entry.deadline), entry.deadline);
-  }
-  return first;
-}
-
 Expected<std::uint64_t> ExportTable::open(const RequestKey& key, std::uint64_t epoch,
                                           SessionId session, Clock::TimePoint now) {
   const auto found = exports_.find(key);

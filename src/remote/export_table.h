@@ -31,8 +31,6 @@ class ExportTable {
   bool remove(const RequestKey& key);
   // Ends what is due, and appends what has ended since the last call.
   void take_ended(Clock::TimePoint now, std::vector<EndedExport>& ended);
-  std::optional<Clock::TimePoint> next_deadline() const;
-  bool has_ended() const { return !ended_.empty(); }
 
   // A lease of this session. Prolongs the export. Fails: kNotFound, kResourceExhausted.
   Expected<std::uint64_t> open(const RequestKey& key, std::uint64_t epoch, SessionId session,

@@ -58,17 +58,19 @@ void set_option(int socket, int level, int option, int value) {
 
 }  // namespace
 
-Expected<std::unique_ptr<FrameSockets>> FrameSockets::create(FrameSocketsCallbacks callbacks) {
+Expected<std::unique_ptr<FrameSockets>> FrameSockets::create(FrameSocketsCallbacks callbacks,
+                                                             std::size_t max_unsent_bytes) {
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
   if (epoll < 0) {
     return fail(StatusCode::kResourceExhausted,
                 fmt::format("no epoll descriptor: {}", std::strerror(errno)));
   }
-  return std::unique_ptr<FrameSockets>(new FrameSockets(epoll, std::move(callbacks)));
+  return std::unique_ptr<FrameSockets>(
+      new FrameSockets(epoll, std::move(callbacks), max_unsent_bytes));
 }
 
-FrameSockets::FrameSockets(int epoll, FrameSocketsCallbacks callbacks)
-    : epoll_(epoll), callbacks_(std::move(callbacks)) {}
+FrameSockets::FrameSockets(int epoll, FrameSocketsCallbacks callbacks, std::size_t max_unsent_bytes)
+    : epoll_(epoll), callbacks_(std::move(callbacks)), max_unsent_bytes_(max_unsent_bytes) {}
 
 FrameSockets::~FrameSockets() {
   for (const auto& [id, connection] : connections_) {
@@ -157,6 +159,10 @@ void FrameSockets::accept_all() {
     const int accepted = accept4(listener_, reinterpret_cast<sockaddr*>(&from.storage), &from.size,
                                  SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (accepted < 0) {
+      // It stays in the queue, and the listener readable: whoever waits would turn round and round.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        watch_listener(false);
+      }
       return;
     }
     if (callbacks_.on_accept && callbacks_.on_accept(last_id_ + 1, to_text(from))) {
@@ -167,11 +173,21 @@ void FrameSockets::accept_all() {
   }
 }
 
+void FrameSockets::watch_listener(bool accepts) {
+  accepts_ = accepts;
+  accepts_again_ = std::chrono::steady_clock::now() + kAcceptPause;
+  epoll_event event = {};
+  event.events = accepts ? static_cast<std::uint32_t>(EPOLLIN) : 0U;
+  event.data.u64 = kListenerId;
+  static_cast<void>(epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event));
+}
+
 void FrameSockets::send(ConnectionId id, std::vector<std::byte> frame) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) {
     return;
   }
+  found->second.output_bytes += frame.size();
   found->second.output.push_back(std::move(frame));
   // An error is seen by progress(), which may tell about it.
   if (found->second.is_connected && found->second.output.size() == 1) {
@@ -188,27 +204,31 @@ bool FrameSockets::write_to(ConnectionId id, Connection& connection) {
       if (errno == EINTR) {
         continue;
       }
-      watch_writes(id, connection, true);
+      watch_connection(id, connection, true, connection.is_held_back);
       return errno == EAGAIN || errno == EWOULDBLOCK;
     }
     connection.output_sent += static_cast<std::size_t>(sent);
     if (connection.output_sent == frame.size()) {
+      connection.output_bytes -= frame.size();
       connection.output.pop_front();
       connection.output_sent = 0;
     }
   }
-  watch_writes(id, connection, false);
+  watch_connection(id, connection, false, connection.is_held_back);
   return true;
 }
 
-void FrameSockets::watch_writes(ConnectionId id, Connection& connection, bool wants_to_write) {
-  if (connection.wants_to_write == wants_to_write) {
+void FrameSockets::watch_connection(ConnectionId id, Connection& connection, bool wants_to_write,
+                                    bool is_held_back) {
+  if (connection.wants_to_write == wants_to_write && connection.is_held_back == is_held_back) {
     return;
   }
   const int error = errno;
   connection.wants_to_write = wants_to_write;
+  connection.is_held_back = is_held_back;
   epoll_event event = {};
-  event.events = EPOLLIN | (wants_to_write ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
+  event.events = (is_held_back ? 0U : static_cast<std::uint32_t>(EPOLLIN)) |
+                 (wants_to_write ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
   event.data.u64 = id;
   static_cast<void>(epoll_ctl(epoll_, EPOLL_CTL_MOD, connection.socket, &event));
   errno = error;
@@ -222,12 +242,20 @@ void FrameSockets::close(ConnectionId id) {
   }
 }
 
-int FrameSockets::frames_unsent(ConnectionId id) const {
+std::size_t FrameSockets::bytes_unsent(ConnectionId id) const {
   const auto found = connections_.find(id);
-  return found == connections_.end() ? 0 : static_cast<int>(found->second.output.size());
+  return found == connections_.end() ? 0 : found->second.output_bytes - found->second.output_sent;
+}
+
+bool FrameSockets::is_held_back(ConnectionId id) const {
+  const auto found = connections_.find(id);
+  return found != connections_.end() && found->second.is_held_back;
 }
 
 void FrameSockets::progress() {
+  if (!accepts_ && std::chrono::steady_clock::now() >= accepts_again_) {
+    watch_listener(true);
+  }
   std::array<epoll_event, 64> events;
   for (int round = 0; round < kRounds; ++round) {
     const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 0);
@@ -270,7 +298,13 @@ void FrameSockets::handle(ConnectionId id, std::uint32_t events) {
     report_broken(id, unavailable("the connection broke", errno));
     return;
   }
-  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+  if (connection.is_held_back && bytes_unsent(id) <= max_unsent_bytes_ / 2) {
+    watch_connection(id, connection, connection.wants_to_write, false);
+    if (!take_frames(id)) {
+      return;
+    }
+  }
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !is_held_back(id)) {
     read_from(id);
   }
 }
@@ -301,22 +335,34 @@ void FrameSockets::read_from(ConnectionId id) {
     if (callbacks_.on_bytes) {
       callbacks_.on_bytes(id);
     }
-    std::size_t begin = 0;
-    while (take_frame(id, begin)) {
-    }
-    const auto again = connections_.find(id);
-    if (again == connections_.end()) {
+    if (!take_frames(id) || is_held_back(id)) {
       return;
     }
-    std::vector<std::byte>& input = again->second.input;
-    std::memmove(input.data(), input.data() + begin, again->second.input_bytes - begin);
-    again->second.input_bytes -= begin;
   }
+}
+
+bool FrameSockets::take_frames(ConnectionId id) {
+  std::size_t begin = 0;
+  while (take_frame(id, begin)) {
+  }
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) {
+    return false;
+  }
+  Connection& connection = found->second;
+  std::memmove(connection.input.data(), connection.input.data() + begin,
+               connection.input_bytes - begin);
+  connection.input_bytes -= begin;
+  return true;
 }
 
 bool FrameSockets::take_frame(ConnectionId id, std::size_t& begin) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) {
+    return false;
+  }
+  if (bytes_unsent(id) > max_unsent_bytes_) {
+    watch_connection(id, found->second, found->second.wants_to_write, true);
     return false;
   }
   const std::span<const std::byte> bytes = std::span<const std::byte>(found->second.input)

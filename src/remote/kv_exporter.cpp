@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <mutex>
@@ -25,8 +26,10 @@ static_assert(std::endian::native == std::endian::little, "manifests are copied 
 
 namespace {
 
-constexpr int kMaxFramesUnsent = 128;  // a consumer asks for far fewer at a time
-constexpr int kSleepMs = 500;          // at most, so that connections without a hello end
+// Of one connection, in answers; a consumer asks for less than half of it at a time.
+constexpr std::size_t kMaxUnsentBytes = std::size_t{32} << 20U;
+constexpr int kSleepMs = 500;  // at most, so that connections without a hello end
+static_assert(std::chrono::milliseconds(kSleepMs) <= FrameSockets::kAcceptPause);
 
 std::optional<Status> check_options(const KvExporterOptions& options) {
   const auto invalid = [](std::string_view what, std::int64_t seen, std::int64_t least) {
@@ -59,7 +62,6 @@ class KvExporter::Impl {
                options.max_exports) {
     shared_.config = options.config;
     shared_.secret = options.secret;
-    shared_.lease_duration = options.lease_duration;
     shared_.memory = memory_->bytes();
     shared_.table = &table_;
     shared_.stats = &stats_;
@@ -95,7 +97,8 @@ class KvExporter::Impl {
       const std::lock_guard lock(mutex_);
       stats_.bad_messages += status.code() == StatusCode::kCorruption ? 1 : 0;
     };
-    Expected<std::unique_ptr<FrameSockets>> sockets = FrameSockets::create(std::move(callbacks));
+    Expected<std::unique_ptr<FrameSockets>> sockets =
+        FrameSockets::create(std::move(callbacks), kMaxUnsentBytes);
     if (!sockets) {
       return sockets.error();
     }
@@ -125,14 +128,14 @@ class KvExporter::Impl {
     const std::lock_guard lock(mutex_);
     table_.take_ended(clock_.now(), ended);
   }
-  std::optional<Clock::TimePoint> next_deadline() const {
-    const std::lock_guard lock(mutex_);
-    return table_.next_deadline();
-  }
   KvExporterStats stats() const {
     const std::lock_guard lock(mutex_);
     KvExporterStats stats = stats_;
     stats.connections = static_cast<int>(sessions_.size());
+    stats.held_back =
+        static_cast<int>(std::count_if(sessions_.begin(), sessions_.end(), [](const auto& entry) {
+          return entry.second.held_back_since.has_value();
+        }));
     stats.exports = table_.num_exports();
     stats.leases = table_.num_leases();
     return stats;
@@ -151,6 +154,7 @@ class KvExporter::Impl {
     std::string from;
     bool was_ready = false;
     bool was_told = false;  // that it was refused
+    std::optional<Clock::TimePoint> held_back_since = {};
   };
 
   std::optional<Status> make_ready() {
@@ -194,9 +198,6 @@ class KvExporter::Impl {
           !refusal.empty() && options_.on_refused) {
         options_.on_refused(refusal);
       }
-      if (std::exchange(has_event_, false) && options_.on_event) {
-        options_.on_event();
-      }
       if (!network_ || network_->arm()) {
         ::poll(&descriptor, 1, kSleepMs);
       }
@@ -227,11 +228,9 @@ class KvExporter::Impl {
         session.since = now;  // it has time to read why
       }
       note_refusal(session, now);
-      has_event_ = has_event_ || table_.has_ended();
       stats_.bytes_sent += static_cast<std::int64_t>(answer.frame.size());
     }
-    // One that asks and does not listen would fill our memory with answers.
-    if (answer.closes || sockets_->frames_unsent(id) >= kMaxFramesUnsent) {
+    if (answer.closes) {
       to_close_.push_back(id);
     } else if (!answer.frame.empty()) {
       sockets_->send(id, std::move(answer.frame));
@@ -262,8 +261,14 @@ class KvExporter::Impl {
     {
       const std::lock_guard lock(mutex_);
       const Clock::TimePoint now = clock_.now();
-      for (const auto& [id, session] : sessions_) {
-        if (!session.session.is_ready() && now - session.since >= options_.hello_timeout) {
+      for (auto& [id, session] : sessions_) {
+        if (!sockets_->is_held_back(id)) {
+          session.held_back_since.reset();
+        } else if (!session.held_back_since) {
+          session.held_back_since = now;
+        }
+        if ((!session.session.is_ready() && now - session.since >= options_.hello_timeout) ||
+            now - session.held_back_since.value_or(now) >= options_.lease_duration) {
           to_close_.push_back(id);
         }
       }
@@ -290,7 +295,6 @@ class KvExporter::Impl {
   std::unique_ptr<FrameSockets> sockets_;  // of the port's thread
   std::unique_ptr<UcxNetwork> network_;    // of the port's thread; null: not one-sided
   std::vector<ConnectionId> to_close_;
-  bool has_event_ = false;
   std::string refusal_;  // to be told
   Clock::TimePoint next_refusal_ = Clock::TimePoint::min();
 
@@ -323,7 +327,6 @@ std::uint16_t KvExporter::port() const { return impl_->port(); }
 Expected<RequestKey> KvExporter::add(KvExport exported) { return impl_->add(std::move(exported)); }
 bool KvExporter::remove(const RequestKey& key) { return impl_->remove(key); }
 void KvExporter::poll(std::vector<EndedExport>& ended) { impl_->poll(ended); }
-std::optional<Clock::TimePoint> KvExporter::next_deadline() const { return impl_->next_deadline(); }
 KvExporterStats KvExporter::stats() const { return impl_->stats(); }
 std::string KvExporter::describe() const { return impl_->describe(); }
 

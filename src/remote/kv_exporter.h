@@ -3,11 +3,12 @@
 // An exported request lives while its lease does: it begins with add(), consumers prolong it by
 // heartbeats, and it ends when all who fetched it have released it, or with time. Who owns the
 // blocks keeps them pinned from add() until poll() says that the export has ended.
-// Blocks in messages are checked against the lease when they are copied. Reads of shared memory
-// cannot be seen here: consumers verify every block against the checksum that they were given.
-// Thread: one owner thread calls it. A thread of its own serves the port; it reads the exported
-// memory while an export lives, and never writes it.
-// Owns: the thread, the port, the exports.
+// A consumer that asks and does not listen is not heard, and cut off when its leases must have
+// ended. Blocks in messages are checked against the lease when they are copied. Reads of shared
+// memory cannot be seen here: consumers verify every block against the checksum that they were
+// given. Thread: one owner thread calls it. A thread of its own serves the port; it reads the
+// exported memory while an export lives, and never writes it. Owns: the thread, the port, the
+// exports.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +47,9 @@ struct KvExporterOptions {
   // Both sides prove that they know it; empty on both sides is a match. It is not sent.
   std::string secret;
   Clock::Duration lease_duration = std::chrono::seconds(30);
-  Clock::Duration hello_timeout =
-      std::chrono::seconds(5);  // from connection to its handshake's end
+  // From connection to its handshake's end. A consumer answers between its steps, which may be
+  // long.
+  Clock::Duration hello_timeout = std::chrono::seconds(30);
   int max_connections = 256;
   int max_exports = 4096;
   // Also one-sided reads over the network that UCX finds. Whoever reaches UCX's ports can read and
@@ -55,8 +57,6 @@ struct KvExporterOptions {
   bool one_sided_network = false;
   // UCX's UCX_TLS for that; empty: its own choice, which its environment may steer.
   std::string transports;
-  // Called by the port's thread when poll() has something to give; must not block or call back.
-  std::function<void()> on_event;
   // Called by the port's thread with "127.0.0.1 port 4711: peers do not fit: ..." for a connection
   // whose handshake has failed; of several within kRefusalsApart, with the first.
   static constexpr Clock::Duration kRefusalsApart = std::chrono::seconds(1);
@@ -75,6 +75,7 @@ struct EndedExport {
 
 struct KvExporterStats {
   int connections = 0;          // now
+  int held_back = 0;            // of these, not heard, because answers wait for them to listen
   int exports = 0;              // now
   int leases = 0;               // now
   std::int64_t handshakes = 0;  // that succeeded
@@ -108,8 +109,6 @@ class KvExporter {
   bool remove(const RequestKey& key);
   // Lets leases end whose time has come, and appends what has ended.
   void poll(std::vector<EndedExport>& ended);
-  // When poll() should be called at the latest; nullopt: nothing is exported.
-  std::optional<Clock::TimePoint> next_deadline() const;
 
   KvExporterStats stats() const;
   // "127.0.0.1 port 7777, blocks in messages and in shared memory".

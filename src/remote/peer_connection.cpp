@@ -12,8 +12,9 @@ namespace karez {
 
 namespace {
 
-constexpr std::size_t kPartsAtATime = 4;
-constexpr int kHeartbeatsPerLease = 3;
+// Of 256 KiB. Enough to keep a link busy; the exporter holds the answers until they are read.
+constexpr std::size_t kPartsAtATime = 32;
+constexpr std::size_t kPartsOfAFetch = 4;
 
 }  // namespace
 
@@ -109,7 +110,7 @@ void PeerConnection::take_ready(const WireFrame& frame) {
   lease_duration_ = std::chrono::milliseconds(ready->lease_ms);
   new_ready_ = std::move(*ready);
   for (auto& [request, fetch] : fetches_) {
-    send_fetch(fetch);
+    send_fetch(request, fetch);
   }
 }
 
@@ -130,64 +131,88 @@ void PeerConnection::take_error(const WireFrame& frame) {
     } else {
       break_off(status);
     }
-  } else if (Fetch* fetch = fetch_of_request(frame.request)) {
-    const auto ending = std::find_if(fetches_.begin(), fetches_.end(),
-                                     [&](const auto& entry) { return &entry.second == fetch; });
-    end_fetch(ending->first, fail(status));
+    return;
+  }
+  const std::optional<AskedPart> part = take_asked_part(frame.request);
+  const std::uint64_t fetch = part ? part->fetch : frame.request;
+  if (fetches_.contains(fetch)) {
+    end_fetch(fetch, fail(status));
   } else if (status.code() == StatusCode::kCorruption ||
              status.code() == StatusCode::kInvalidArgument) {
     break_off(status);
+    return;
   }
+  ask_parts();
 }
 
 // --- manifests ----------------------------------------------------------------------------------
 
 void PeerConnection::fetch(FetchId id, const RequestKey& key, std::uint64_t epoch,
-                           Clock::TimePoint deadline) {
+                           Clock::TimePoint deadline, FetchContents contents) {
   if (is_broken()) {
     fetch_ends_.push_back({id, fail(problem_)});
     return;
   }
-  Fetch& made = fetches_[next_request()];
+  const std::uint64_t request = next_request();
+  Fetch& made = fetches_[request];
   made.id = id;
   made.key = key;
   made.epoch = epoch;
   made.deadline = deadline;
+  made.wants_contents = contents == FetchContents::kAtOnce;
   if (is_ready()) {
-    send_fetch(made);
+    send_fetch(request, made);
   }
 }
 
-void PeerConnection::send_fetch(Fetch& fetch) {
-  const auto request = std::find_if(fetches_.begin(), fetches_.end(), [&](const auto& entry) {
-                         return &entry.second == &fetch;
-                       })->first;
+void PeerConnection::send_fetch(std::uint64_t request, Fetch& fetch) {
   fetch.sent = seen_;  // or later
   fetch.is_sent = true;
   send_(encode(request, FetchMessage{fetch.key, fetch.epoch}));
 }
 
+PeerConnection::Fetches::iterator PeerConnection::find_fetch(FetchId id) {
+  return std::find_if(fetches_.begin(), fetches_.end(),
+                      [&](const auto& entry) { return entry.second.id == id; });
+}
+
+PeerConnection::Fetches::const_iterator PeerConnection::find_fetch(FetchId id) const {
+  return std::find_if(fetches_.begin(), fetches_.end(),
+                      [&](const auto& entry) { return entry.second.id == id; });
+}
+
+std::optional<std::size_t> PeerConnection::manifest_bytes(FetchId id) const {
+  const auto found = find_fetch(id);
+  if (found == fetches_.end() || found->second.lease == 0) {
+    return std::nullopt;
+  }
+  const ManifestMessage& manifest = found->second.described;
+  return std::size_t{manifest.num_tokens} * sizeof(TokenId) +
+         num_manifest_blocks(manifest) * sizeof(RemoteBlock) + manifest.index_bytes +
+         manifest.note_bytes;
+}
+
+void PeerConnection::fetch_contents(FetchId id, Clock::TimePoint deadline) {
+  const auto found = find_fetch(id);
+  if (found == fetches_.end() || std::exchange(found->second.wants_contents, true)) {
+    return;
+  }
+  Fetch& fetch = found->second;
+  fetch.deadline = deadline;
+  fetch.silence = {};
+  if (fetch.lease != 0) {
+    begin_contents(fetch);
+  }
+}
+
 void PeerConnection::cancel_fetch(FetchId id) {
-  const auto found = std::find_if(fetches_.begin(), fetches_.end(),
-                                  [&](const auto& entry) { return entry.second.id == id; });
+  const auto found = find_fetch(id);
   if (found != fetches_.end()) {
     if (found->second.lease != 0) {
       release(found->second.lease);
     }
     fetches_.erase(found);
   }
-}
-
-PeerConnection::Fetch* PeerConnection::fetch_of_request(std::uint64_t request) {
-  if (const auto found = fetches_.find(request); found != fetches_.end()) {
-    return &found->second;
-  }
-  for (auto& [key, fetch] : fetches_) {
-    if (fetch.asked.contains(request)) {
-      return &fetch;
-    }
-  }
-  return nullptr;
 }
 
 void PeerConnection::take_manifest(const WireFrame& frame) {
@@ -216,16 +241,29 @@ void PeerConnection::take_manifest(const WireFrame& frame) {
   // The exporter counts from when it was asked, which is later.
   leases_[fetch.lease] = {fetch.sent + lease_duration_};
   next_heartbeat_ = std::min(next_heartbeat_, fetch.sent + lease_duration_ / kHeartbeatsPerLease);
+  fetch.described = *manifest;
   fetch.manifest.epoch = manifest->epoch;
   fetch.manifest.num_blocks = manifest->num_blocks;
   fetch.manifest.bytes_received = static_cast<std::int64_t>(frame.body.size() + kWireHeaderBytes);
-  fetch.manifest.tokens.resize(manifest->num_tokens);
-  fetch.manifest.index.resize(manifest->index_bytes);
-  fetch.manifest.note.resize(manifest->note_bytes);
-  fetch.block_bytes.resize(std::size_t{manifest->num_blocks} * options_.config.num_layers *
-                           options_.config.num_kv_heads * kWireBlockBytes);
-  plan_parts(fetch, *manifest);
-  ask_parts(fetch);
+  if (fetch.wants_contents) {
+    begin_contents(fetch);
+  } else {
+    fetch.deadline = Clock::TimePoint::max();  // until somebody wants them
+  }
+}
+
+std::size_t PeerConnection::num_manifest_blocks(const ManifestMessage& manifest) const {
+  return std::size_t{manifest.num_blocks} * options_.config.num_layers *
+         options_.config.num_kv_heads;
+}
+
+void PeerConnection::begin_contents(Fetch& fetch) {
+  fetch.manifest.tokens.resize(fetch.described.num_tokens);
+  fetch.manifest.index.resize(fetch.described.index_bytes);
+  fetch.manifest.note.resize(fetch.described.note_bytes);
+  fetch.block_bytes.resize(num_manifest_blocks(fetch.described) * kWireBlockBytes);
+  plan_parts(fetch);
+  ask_parts();
 }
 
 std::span<std::byte> PeerConnection::section_of(Fetch& fetch, ManifestSection section) {
@@ -242,25 +280,52 @@ std::span<std::byte> PeerConnection::section_of(Fetch& fetch, ManifestSection se
   return fetch.manifest.note;
 }
 
-void PeerConnection::plan_parts(Fetch& fetch, const ManifestMessage& manifest) {
+void PeerConnection::plan_parts(Fetch& fetch) {
   for (const ManifestSection section : {ManifestSection::kNote, ManifestSection::kTokens,
                                         ManifestSection::kBlocks, ManifestSection::kIndex}) {
     const std::uint64_t size = section_of(fetch, section).size();
     for (std::uint64_t offset = 0; offset < size; offset += kPartBytes) {
       fetch.missing.push_back(
-          {manifest.lease, section,
+          {fetch.lease, section,
            static_cast<std::uint32_t>(std::min<std::uint64_t>(kPartBytes, size - offset)), offset});
     }
   }
 }
 
-void PeerConnection::ask_parts(Fetch& fetch) {
-  while (!fetch.missing.empty() && fetch.asked.size() < kPartsAtATime) {
+void PeerConnection::ask_parts() {
+  std::size_t num_passed = 0;  // in a row, that need nothing now
+  while (asked_parts_.size() < kPartsAtATime && num_passed < fetches_.size()) {
+    // In turns, so that a long manifest does not hold up the others.
+    auto next = fetches_.upper_bound(last_served_fetch_);
+    if (next == fetches_.end()) {
+      next = fetches_.begin();
+    }
+    last_served_fetch_ = next->first;
+    Fetch& fetch = next->second;
+    if (fetch.missing.empty() || fetch.parts_asked == kPartsOfAFetch) {
+      ++num_passed;
+      continue;
+    }
+    num_passed = 0;
     const std::uint64_t request = next_request();
-    fetch.asked[request] = fetch.missing.front();
+    asked_parts_[request] = {next->first, fetch.missing.front()};
+    ++fetch.parts_asked;
     send_(encode(request, fetch.missing.front()));
     fetch.missing.pop_front();
   }
+}
+
+std::optional<PeerConnection::AskedPart> PeerConnection::take_asked_part(std::uint64_t request) {
+  const auto found = asked_parts_.find(request);
+  if (found == asked_parts_.end()) {
+    return std::nullopt;
+  }
+  const AskedPart asked = found->second;
+  asked_parts_.erase(found);
+  if (const auto fetch = fetches_.find(asked.fetch); fetch != fetches_.end()) {
+    --fetch->second.parts_asked;
+  }
+  return asked;
 }
 
 void PeerConnection::take_part(const WireFrame& frame) {
@@ -269,36 +334,34 @@ void PeerConnection::take_part(const WireFrame& frame) {
     break_off(part.error());
     return;
   }
-  Fetch* fetch = fetch_of_request(frame.request);
-  if (fetch == nullptr) {
-    return;  // cancelled
-  }
-  const auto asked = fetch->asked.find(frame.request);
-  if (asked == fetch->asked.end() || asked->second.lease != part->part.lease ||
-      asked->second.section != part->part.section || asked->second.offset != part->part.offset ||
-      asked->second.length != part->part.length) {
+  const std::optional<AskedPart> asked = take_asked_part(frame.request);
+  if (!asked || asked->part.lease != part->part.lease ||
+      asked->part.section != part->part.section || asked->part.offset != part->part.offset ||
+      asked->part.length != part->part.length) {
     break_off({StatusCode::kCorruption, "a part of a manifest came that was not asked for"});
     return;
   }
-  std::memcpy(section_of(*fetch, part->part.section).data() + part->part.offset, part->bytes.data(),
+  ask_parts();
+  const auto found = fetches_.find(asked->fetch);
+  if (found == fetches_.end()) {
+    return;  // cancelled, or too late
+  }
+  Fetch& fetch = found->second;
+  std::memcpy(section_of(fetch, part->part.section).data() + part->part.offset, part->bytes.data(),
               part->bytes.size());
-  fetch->manifest.bytes_received += static_cast<std::int64_t>(frame.body.size() + kWireHeaderBytes);
-  fetch->asked.erase(asked);
-  ask_parts(*fetch);
-  if (!fetch->asked.empty()) {
+  fetch.manifest.bytes_received += static_cast<std::int64_t>(frame.body.size() + kWireHeaderBytes);
+  if (fetch.parts_asked > 0 || !fetch.missing.empty()) {
     return;
   }
-  fetch->manifest.blocks.resize(fetch->block_bytes.size() / kWireBlockBytes);
-  WireReader reader(fetch->block_bytes);
-  for (std::size_t i = 0; i < fetch->manifest.blocks.size(); ++i) {
-    RemoteBlock& block = fetch->manifest.blocks[i];
+  fetch.manifest.blocks.resize(num_manifest_blocks(fetch.described));
+  WireReader reader(fetch.block_bytes);
+  for (std::size_t i = 0; i < fetch.manifest.blocks.size(); ++i) {
+    RemoteBlock& block = fetch.manifest.blocks[i];
     block.offset = reader.get<std::uint64_t>();
     block.checksum = reader.get<std::uint64_t>();
     block.index = static_cast<std::uint32_t>(i);
   }
-  const auto ending = std::find_if(fetches_.begin(), fetches_.end(),
-                                   [&](const auto& entry) { return &entry.second == fetch; });
-  end_fetch(ending->first, std::move(fetch->manifest));
+  end_fetch(found->first, std::move(fetch.manifest));
 }
 
 void PeerConnection::end_fetch(std::uint64_t key, Expected<Manifest> outcome) {

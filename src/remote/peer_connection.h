@@ -27,6 +27,10 @@ namespace karez {
 
 class PeerConnection {
  public:
+  // Between two ticks no more than this counts as the peer's silence: in the rest nobody has looked
+  // whether it says something.
+  static constexpr Clock::Duration kSilenceStep = std::chrono::seconds(1);
+
   using Send = std::function<void(std::vector<std::byte>)>;
   struct FetchEnd {
     FetchId fetch;
@@ -56,7 +60,11 @@ class PeerConnection {
   // Once, after the handshake.
   std::optional<ReadyMessage> take_ready() { return std::exchange(new_ready_, std::nullopt); }
 
-  void fetch(FetchId id, const RequestKey& key, std::uint64_t epoch, Clock::TimePoint deadline);
+  void fetch(FetchId id, const RequestKey& key, std::uint64_t epoch, Clock::TimePoint deadline,
+             FetchContents contents = FetchContents::kAtOnce);
+  // As in PeerPool. Unknown ids are ignored.
+  std::optional<std::size_t> manifest_bytes(FetchId id) const;
+  void fetch_contents(FetchId id, Clock::TimePoint deadline);
   void cancel_fetch(FetchId id);
   void take_fetches(std::vector<FetchEnd>& ends);
 
@@ -72,6 +80,7 @@ class PeerConnection {
 
  private:
   enum class State { kGreeting, kConfirming, kReady, kBroken };
+  static constexpr int kHeartbeatsPerLease = 3;
   struct Fetch {
     FetchId id;
     RequestKey key;
@@ -79,12 +88,21 @@ class PeerConnection {
     Clock::TimePoint deadline;
     Clock::TimePoint sent;
     bool is_sent = false;
+    bool wants_contents = true;
     Clock::Duration silence = {};  // since it was sent or the peer was heard
     std::uint64_t lease = 0;       // 0: the manifest has not come
+    ManifestMessage described;     // the sizes of its contents
     Manifest manifest;
     std::vector<std::byte> block_bytes;  // the section as it comes
     std::deque<FetchPartMessage> missing;
-    std::map<std::uint64_t, FetchPartMessage> asked;  // index: request
+    std::size_t parts_asked = 0;
+
+    // Else the peer owes it nothing.
+    bool is_waiting() const { return is_sent && (lease == 0 || wants_contents); }
+  };
+  struct AskedPart {
+    std::uint64_t fetch = 0;  // request of its fetch message; the fetch may have ended
+    FetchPartMessage part;
   };
   struct Lease {
     Clock::TimePoint valid_until;
@@ -103,7 +121,7 @@ class PeerConnection {
   };
   struct ReadMessage {
     std::uint64_t lease = 0;
-    Clock::TimePoint deadline;
+    Clock::TimePoint asked;  // or later: time in which nobody looked for the answer is added
     std::vector<BlockOfRead> blocks;
   };
 
@@ -116,19 +134,26 @@ class PeerConnection {
   void take_error(const WireFrame& frame);
   void break_off(const Status& status);
 
-  Fetch* fetch_of_request(std::uint64_t request);
-  void send_fetch(Fetch& fetch);
-  void plan_parts(Fetch& fetch, const ManifestMessage& manifest);
-  void ask_parts(Fetch& fetch);
-  std::span<std::byte> section_of(Fetch& fetch, ManifestSection section);
+  using Fetches = std::map<std::uint64_t, Fetch>;
+  Fetches::iterator find_fetch(FetchId id);
+  Fetches::const_iterator find_fetch(FetchId id) const;
+  void send_fetch(std::uint64_t request, Fetch& fetch);
+  void begin_contents(Fetch& fetch);
+  void plan_parts(Fetch& fetch);
+  void ask_parts();
+  // Its answer has come.
+  std::optional<AskedPart> take_asked_part(std::uint64_t request);
+  std::size_t num_manifest_blocks(const ManifestMessage& manifest) const;
+  static std::span<std::byte> section_of(Fetch& fetch, ManifestSection section);
   void end_fetch(std::uint64_t key, Expected<Manifest> outcome);
   void lose_lease(std::uint64_t lease);
   void finish_block(std::uint64_t reading, TransferStatus status);
   void fail_all_reads(TransferStatus status);
   void fail_reads_of(std::uint64_t lease, TransferStatus status);
   void send_heartbeats(Clock::TimePoint now);
+  void forgive_pause(Clock::TimePoint last_look, Clock::TimePoint now);
   void expire(Clock::TimePoint now);
-  void end_late_fetches(Clock::TimePoint now);
+  void end_late_fetches(Clock::TimePoint now, Clock::Duration passed);
   void become_silent();
   Clock::TimePoint next_tick() const;
   std::uint64_t next_request() { return ++last_request_; }
@@ -149,11 +174,14 @@ class PeerConnection {
   std::optional<ReadyMessage> new_ready_;
   std::uint64_t last_request_ = 0;
 
-  std::map<std::uint64_t, Fetch> fetches_;  // index: request of its fetch message
+  Fetches fetches_;                                 // index: request of its fetch message
+  std::map<std::uint64_t, AskedPart> asked_parts_;  // unanswered; index: request
+  std::uint64_t last_served_fetch_ = 0;
   std::vector<FetchEnd> fetch_ends_;
   std::unordered_map<std::uint64_t, Lease> leases_;
   Clock::TimePoint next_heartbeat_ = Clock::TimePoint::max();
-  std::map<std::uint64_t, Heartbeat> heartbeats_;  // unanswered; index: request
+  std::map<std::uint64_t, Heartbeat> heartbeats_;  // unanswered, for a lease; index: request
+  std::uint64_t last_heartbeat_ = 0;               // its request
 
   std::uint64_t last_reading_ = 0;
   std::unordered_map<std::uint64_t, Reading> readings_;

@@ -11,9 +11,6 @@ namespace karez {
 namespace {
 
 constexpr std::size_t kReadMessagesAtATime = 16;
-constexpr int kHeartbeatsPerLease = 3;
-// Between two ticks no more than this counts as the peer's silence: the rest is our own.
-constexpr Clock::Duration kSilenceStep = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -37,6 +34,12 @@ void PeerConnection::lose_lease(std::uint64_t lease) {
     ++stats_.leases_lost;
   }
   fail_reads_of(lease, TransferStatus::kIoError);
+  const auto fetch = std::find_if(fetches_.begin(), fetches_.end(),
+                                  [&](const auto& entry) { return entry.second.lease == lease; });
+  if (fetch != fetches_.end()) {
+    end_fetch(fetch->first,
+              fail(StatusCode::kNotFound, "the lease has ended before the manifest was there"));
+  }
 }
 
 void PeerConnection::take_heartbeat_ack(const WireFrame& frame) {
@@ -45,10 +48,13 @@ void PeerConnection::take_heartbeat_ack(const WireFrame& frame) {
     break_off(alive.error());
     return;
   }
-  const auto sent = heartbeats_.find(frame.request);
-  if (sent == heartbeats_.end()) {
+  if (frame.request > last_heartbeat_) {
     break_off({StatusCode::kCorruption, "an answer came to a heartbeat that was not sent"});
     return;
+  }
+  const auto sent = heartbeats_.find(frame.request);
+  if (sent == heartbeats_.end()) {
+    return;  // so late that what it prolongs has ended
   }
   const std::vector<std::uint64_t> asked = std::move(sent->second.leases);
   const Clock::TimePoint valid_until = sent->second.sent + lease_duration_;
@@ -80,6 +86,7 @@ void PeerConnection::send_heartbeats(Clock::TimePoint now) {
   }
   next_heartbeat_ = now + lease_duration_ / kHeartbeatsPerLease;
   const std::uint64_t request = next_request();
+  last_heartbeat_ = request;
   send_(encode_heartbeat(request, LeasesMessage{leases}));
   heartbeats_[request] = {now, std::move(leases)};
 }
@@ -118,7 +125,7 @@ void PeerConnection::flush(Clock::TimePoint now) {
     std::deque<BlockOfRead>& blocks = next->second;
     ReadMessage message;
     message.lease = next->first;
-    message.deadline = now + options_.read_timeout;
+    message.asked = now;
     ReadBlocksMessage asked;
     asked.lease = next->first;
     while (!blocks.empty() && message.blocks.size() < limit) {
@@ -228,14 +235,16 @@ void PeerConnection::take_reads(std::vector<RemoteReadResult>& results) {
 
 Clock::TimePoint PeerConnection::tick(Clock::TimePoint now) {
   seen_ = now;
+  const Clock::TimePoint last_look = std::exchange(last_tick_, now);
   if (is_broken()) {
     return Clock::TimePoint::max();
   }
+  forgive_pause(last_look, now);
   if (!is_ready() && now >= connect_deadline_) {
     break_off({StatusCode::kUnavailable, "the peer did not answer in time"});
     return Clock::TimePoint::max();
   }
-  end_late_fetches(now);
+  end_late_fetches(now, std::min(now - last_look, kSilenceStep));
   expire(now);
   if (now >= next_heartbeat_) {
     send_heartbeats(now);
@@ -244,14 +253,27 @@ Clock::TimePoint PeerConnection::tick(Clock::TimePoint now) {
   return next_tick();
 }
 
-void PeerConnection::end_late_fetches(Clock::TimePoint now) {
-  const Clock::Duration passed = std::min(now - std::exchange(last_tick_, now), kSilenceStep);
+// The engine's own long step is not the peer's silence: what the peer has said may lie unread.
+// Leases are not concerned: the exporter does not stop its clock.
+void PeerConnection::forgive_pause(Clock::TimePoint last_look, Clock::TimePoint now) {
+  const auto moved = [&](Clock::TimePoint since) {
+    const Clock::Duration unseen = now - std::max(since, last_look);
+    return since + std::max(unseen - kSilenceStep, Clock::Duration::zero());
+  };
+  connect_deadline_ += moved(last_look) - last_look;
+  heard_ = moved(heard_);
+  for (auto& [request, message] : read_messages_) {
+    message.asked = moved(message.asked);
+  }
+}
+
+void PeerConnection::end_late_fetches(Clock::TimePoint now, Clock::Duration passed) {
   bool has_waited = false;
   for (auto fetch = fetches_.begin(); fetch != fetches_.end();) {
     const std::uint64_t key = fetch->first;
     Fetch& late = fetch->second;
     ++fetch;
-    if (late.is_sent) {
+    if (late.is_waiting()) {
       late.silence += passed;
     }
     if (late.silence >= options_.read_timeout) {
@@ -290,10 +312,10 @@ void PeerConnection::expire(Clock::TimePoint now) {
                 [&](const auto& entry) { return now >= entry.second.sent + lease_duration_; });
   bool has_waited = false;
   std::erase_if(read_messages_, [&](const auto& entry) {
-    if (now < entry.second.deadline) {
+    if (now - entry.second.asked < options_.read_timeout) {
       return false;
     }
-    has_waited = has_waited || heard_ <= entry.second.deadline - options_.read_timeout;
+    has_waited = has_waited || heard_ <= entry.second.asked;
     for (const BlockOfRead& block : entry.second.blocks) {
       finish_block(block.reading, TransferStatus::kDeadlinePassed);
     }
@@ -306,18 +328,21 @@ void PeerConnection::expire(Clock::TimePoint now) {
 
 Clock::TimePoint PeerConnection::next_tick() const {
   Clock::TimePoint next = next_heartbeat_;
+  // Whoever waits for the peer looks for it at least so often: more counts as our own pause.
+  const Clock::TimePoint next_look = seen_ + std::min(kSilenceStep, options_.read_timeout);
   if (!is_ready()) {
-    next = std::min(next, connect_deadline_);
+    next = std::min({next, connect_deadline_, next_look});
   }
   for (const auto& [request, fetch] : fetches_) {
     next = std::min(next, fetch.deadline);
-    if (fetch.is_sent) {
-      next = std::min(next, seen_ + std::min(kSilenceStep, options_.read_timeout));
+    if (fetch.is_waiting()) {
+      next = std::min(next, next_look);
     }
   }
   // They were sent in this order, with the same time limit.
   if (!read_messages_.empty()) {
-    next = std::min(next, read_messages_.begin()->second.deadline);
+    next =
+        std::min({next, read_messages_.begin()->second.asked + options_.read_timeout, next_look});
   }
   for (const auto& [lease, state] : leases_) {
     next = std::min(next, state.valid_until);
@@ -342,6 +367,7 @@ void PeerConnection::break_off(const Status& status) {
   }
   fail_all_reads(TransferStatus::kIoError);
   heartbeats_.clear();
+  asked_parts_.clear();
 }
 
 }  // namespace karez

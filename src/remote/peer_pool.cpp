@@ -95,7 +95,8 @@ class PeerPool::Impl {
   }
 
   FetchId fetch(const PeerAddress& address, const RequestKey& key, std::uint64_t epoch,
-                Clock::TimePoint deadline) {
+                Clock::TimePoint deadline, FetchContents contents) {
+    poll();  // whatever has come since the last time: no deadline is judged without it
     const FetchId id(next_fetch_++);
     fetches_.emplace(id, Fetching{});
     auto known = std::find_if(peers_.begin(), peers_.end(), [&](const auto& entry) {
@@ -105,7 +106,7 @@ class PeerPool::Impl {
       const Expected<ConnectionId> connection = sockets_->connect(address.host, address.port);
       if (!connection) {
         ++stats_.failures;
-        fetches_[id].outcome = fail(connection.error());
+        fetches_[id].outcome = fail(with_address(address, connection.error()));
         return id;
       }
       Peer peer;
@@ -119,10 +120,22 @@ class PeerPool::Impl {
           clock_.now());
     }
     fetches_[id].peer = known->first;
-    known->second.connection->tick(clock_.now());
-    known->second.connection->fetch(id, key, epoch, deadline);
+    known->second.connection->fetch(id, key, epoch, deadline, contents);
     collect(known->first, known->second);
+    next_tick_ = std::min(next_tick_, clock_.now());
     return id;
+  }
+
+  std::optional<std::size_t> manifest_bytes(FetchId id) const {
+    const PeerConnection* connection = connection_of(id);
+    return connection == nullptr ? std::nullopt : connection->manifest_bytes(id);
+  }
+
+  void fetch_contents(FetchId id, Clock::TimePoint deadline) {
+    if (PeerConnection* connection = connection_of(id)) {
+      connection->fetch_contents(id, deadline);
+      next_tick_ = std::min(next_tick_, clock_.now());
+    }
   }
 
   std::optional<Expected<Manifest>> take(FetchId id) {
@@ -177,7 +190,8 @@ class PeerPool::Impl {
   void read(std::span<const RemoteRead> reads) {
     const Clock::TimePoint now = clock_.now();
     // Callers may wait before the next poll().
-    next_tick_ = std::min(next_tick_, now + options_.read_timeout);
+    next_tick_ =
+        std::min(next_tick_, now + std::min(PeerConnection::kSilenceStep, options_.read_timeout));
     reads_in_flight_ += static_cast<int>(reads.size());
     for (const RemoteRead& read : reads) {
       KAREZ_CHECK(read.num_blocks >= 1 && read.num_blocks <= kExtentBlocks,
@@ -271,12 +285,8 @@ class PeerPool::Impl {
     const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
     const timespec limit = {.tv_sec = static_cast<std::time_t>(nanoseconds / 1'000'000'000),
                             .tv_nsec = static_cast<long>(nanoseconds % 1'000'000'000)};
-    pollfd descriptor = {wait_descriptor(), POLLIN, 0};
+    pollfd descriptor = {sockets_->descriptor(), POLLIN, 0};
     ::ppoll(&descriptor, 1, &limit, nullptr);
-  }
-  int wait_descriptor() const { return sockets_->descriptor(); }
-  bool prepare_wait() {
-    return results_.empty() && !has_outcome() && (!network_ || network_->arm());
   }
 
   const PeerConfig& config() const { return options_.config; }
@@ -308,9 +318,23 @@ class PeerPool::Impl {
     std::uint64_t lease = 0;
   };
 
+  // False: poll() has something to do now.
+  bool prepare_wait() {
+    return results_.empty() && !has_outcome() && (!network_ || network_->arm());
+  }
+  PeerConnection* connection_of(FetchId id) const {
+    const auto fetching = fetches_.find(id);
+    const auto peer =
+        fetching == fetches_.end() ? peers_.end() : peers_.find(fetching->second.peer);
+    return peer == peers_.end() ? nullptr : peer->second.connection.get();
+  }
+  static Status with_address(const PeerAddress& address, const Status& status) {
+    return {status.code(), fmt::format("{}: {}", address.to_string(), status.message())};
+  }
+
   bool has_unsent() const {
     return std::any_of(peers_.begin(), peers_.end(), [this](const auto& entry) {
-      return !entry.second.connection->is_broken() && sockets_->frames_unsent(entry.first) > 0;
+      return !entry.second.connection->is_broken() && sockets_->bytes_unsent(entry.first) > 0;
     });
   }
   bool has_outcome() const {
@@ -385,9 +409,7 @@ class PeerPool::Impl {
         leases_[end.outcome->lease] = {id, end.lease};
         fetching->second.outcome = std::move(end.outcome);
       } else {
-        const Status& status = end.outcome.error();
-        fetching->second.outcome =
-            fail(status.code(), fmt::format("{}: {}", peer.address.to_string(), status.message()));
+        fetching->second.outcome = fail(with_address(peer.address, end.outcome.error()));
       }
     }
   }
@@ -433,8 +455,14 @@ PeerPool::PeerPool(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PeerPool::~PeerPool() = default;
 
 FetchId PeerPool::fetch(const PeerAddress& address, const RequestKey& key, std::uint64_t epoch,
-                        Clock::TimePoint deadline) {
-  return impl_->fetch(address, key, epoch, deadline);
+                        Clock::TimePoint deadline, FetchContents contents) {
+  return impl_->fetch(address, key, epoch, deadline, contents);
+}
+std::optional<std::size_t> PeerPool::manifest_bytes(FetchId fetch) const {
+  return impl_->manifest_bytes(fetch);
+}
+void PeerPool::fetch_contents(FetchId fetch, Clock::TimePoint deadline) {
+  impl_->fetch_contents(fetch, deadline);
 }
 std::optional<Expected<Manifest>> PeerPool::take(FetchId fetch) { return impl_->take(fetch); }
 void PeerPool::cancel(FetchId fetch) { impl_->cancel(fetch); }
@@ -448,8 +476,6 @@ void PeerPool::cancel_reads() { impl_->cancel_reads(); }
 int PeerPool::reads_in_flight() const { return impl_->reads_in_flight(); }
 void PeerPool::poll() { impl_->poll(); }
 void PeerPool::wait_until(Clock::TimePoint time) { impl_->wait_until(time); }
-int PeerPool::wait_descriptor() const { return impl_->wait_descriptor(); }
-bool PeerPool::prepare_wait() { return impl_->prepare_wait(); }
 const PeerConfig& PeerPool::config() const { return impl_->config(); }
 bool PeerPool::is_exact() const { return impl_->is_exact(); }
 Clock::TimePoint PeerPool::now() const { return impl_->now(); }

@@ -45,6 +45,9 @@ struct PeerPoolOptions {
   std::uint64_t max_index_bytes = std::uint64_t{4} << 30U;    // a manifest with more is refused
 };
 
+// Asked for with the lease, or when somebody wants them.
+enum class FetchContents : std::uint8_t { kAtOnce, kOnDemand };
+
 struct PeerAddress {
   std::string host;  // an address, not a name
   std::uint16_t port = 0;
@@ -115,9 +118,15 @@ class PeerPool {
   // Releases what is leased, as far as peers hear it, and cuts the connections.
   ~PeerPool();
 
-  // Connects if needed, asks for the request, and takes its manifest; take() has the outcome.
+  // Connects if needed, asks for the request, and takes its manifest; take() has the outcome. On
+  // demand: has no more than a lease, and no deadline, until fetch_contents(). The lease is kept
+  // alive meanwhile; if it ends, so does the fetch.
   FetchId fetch(const PeerAddress& address, const RequestKey& key, std::uint64_t epoch,
-                Clock::TimePoint deadline);
+                Clock::TimePoint deadline, FetchContents contents = FetchContents::kAtOnce);
+  // What its manifest takes in memory; nullopt: it has no lease yet, or is over.
+  std::optional<std::size_t> manifest_bytes(FetchId fetch) const;
+  // Of a fetch on demand; deadline: a new one. One that is over is fine.
+  void fetch_contents(FetchId fetch, Clock::TimePoint deadline);
   // nullopt: not there yet. Else the fetch is over, and its id unknown from here on.
   // Fails: kUnavailable (no connection; the text says why), kInvalidArgument (the peer does not
   // fit, or knows another secret), kNotFound (no such request, it has ended, or has another epoch),
@@ -146,10 +155,6 @@ class PeerPool {
   void poll();
   // Sleeps until poll() may have something to do, or until `time`; may return early.
   void wait_until(Clock::TimePoint time);
-  // A descriptor that is readable when poll() may have something to do: for callers that wait for
-  // other things too. prepare_wait() first; false: poll() has something to do now.
-  int wait_descriptor() const;
-  bool prepare_wait();
 
   const PeerConfig& config() const;
   // What is read is what the exporter has, and not only like it.

@@ -298,7 +298,9 @@ class Driver {
 
   void compress() {
     const std::vector<CompressionCandidate> before = scheduler_->compression_candidates();
-    ASSERT_TRUE(CompressionTurns(*compressor_).run(*scheduler_).empty()) << "nothing is lost";
+    const auto may_recompute = [](RequestId) { return true; };
+    ASSERT_TRUE(CompressionTurns(*compressor_).run(*scheduler_, may_recompute).empty())
+        << "nothing is lost";
     for (const CompressionCandidate& now : scheduler_->compression_candidates()) {
       EarlyWindows& early = running_.at(now.request).early[now.choice];
       const auto old = std::ranges::find(before, now.key, &CompressionCandidate::key);

@@ -4,6 +4,7 @@
 // Thread: one. Owns: both ends; borrows nothing.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <utility>
@@ -21,10 +22,9 @@ class DirectLink {
                       const PeerConfig& producer = small_config(), std::string consumer_secret = "",
                       std::string producer_secret = "")
       : memory(std::size_t{kRoomInBlocks} * producer.block_bytes),
-        table(producer, memory.size(), lease_duration, 4) {
+        table(producer, memory.size(), lease_duration, 8) {
     context.config = producer;
     context.secret = std::move(producer_secret);
-    context.lease_duration = lease_duration;
     context.ready.lease_ms = static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(lease_duration).count());
     context.memory = memory;
@@ -58,6 +58,15 @@ class DirectLink {
       connection->on_frame(answer.frame, clock.now());
     }
     return true;
+  }
+  // Time in which the consumer looks for what the producer says, and nothing comes.
+  void let_pass(Clock::Duration duration) {
+    while (duration > Clock::Duration::zero()) {
+      const Clock::Duration step = std::min(duration, PeerConnection::kSilenceStep);
+      clock.advance(step);
+      connection->tick(clock.now());
+      duration -= step;
+    }
   }
   // Asks for a request and pumps; the outcome if there is one.
   std::optional<Expected<Manifest>> fetch(const RequestKey& key, std::uint64_t epoch) {

@@ -107,40 +107,52 @@ struct KvPeersTest : testing::Test {
     }
   }
 
-  KvConsumer::Ready admit(std::string_view wire_type) {
-    PeerPoolOptions options;
-    options.config = config_of(wire_type);
-    consumer = std::make_unique<KvConsumer>(
-        *consumer_kv, nullptr, PeerPool::create(options).value(), nullptr,
-        KvConsumer::Options{.admit = KvAdmit::kFull, .vocab_size = kVocabSize});
+  void start_consumer(KvConsumer::Options options, std::string_view wire_type = kNativeWire) {
+    PeerPoolOptions pool;
+    pool.config = config_of(wire_type);
+    consumer = std::make_unique<KvConsumer>(*consumer_kv, nullptr, PeerPool::create(pool).value(),
+                                            nullptr, options);
+  }
+  void start(RequestId id) {
     auto request = std::make_shared<Request>();
-    request->id = 1;
+    request->id = id;
     request->prompt = prompt();
     request->kv_transfer = *transfer;
     request->kv_transfer->role = KvTransfer::Role::kConsume;
     consumer->start(request);
-    std::vector<KvConsumer::Ready> ready;
+  }
+  // Polls until the condition holds; false if it takes too long.
+  bool poll_until(const std::function<bool()>& condition) {
     const auto end = Clock::steady().now() + std::chrono::seconds(20);
-    while (ready.empty() && Clock::steady().now() < end) {
-      consumer->poll([](const Request&, int) { return true; }, ready);
+    while (!condition()) {
+      if (Clock::steady().now() > end) {
+        return false;
+      }
+      consumer->poll([this](const Request&, int) { return has_room; }, ready);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    return ready.empty() ? KvConsumer::Ready{} : ready.front();
+    return true;
+  }
+  KvConsumer::Ready admit(std::string_view wire_type) {
+    start_consumer(kFull, wire_type);
+    start(1);
+    ready.clear();
+    return poll_until([&] { return !ready.empty(); }) ? ready.front() : KvConsumer::Ready{};
   }
   void hold() {
     transfer = producer->hold(computed, prompt(), std::vector<float>(kVocabSize, 1.0F)).value();
   }
   // Until the producer has heard that nobody needs it.
   bool is_freed() {
-    for (int i = 0; i < 2000 && producer->holds_any(); ++i) {
-      std::vector<KvConsumer::Ready> none;
-      consumer->poll([](const Request&, int) { return true; }, none);
+    return poll_until([&] {
       producer->poll();
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return !producer->holds_any();
+      return !producer->holds_any();
+    });
   }
 
+  static constexpr KvConsumer::Options kFull = {.admit = KvAdmit::kFull, .vocab_size = kVocabSize};
+  bool has_room = true;
+  std::vector<KvConsumer::Ready> ready;
   std::shared_ptr<ExportMemory> memory;
   std::unique_ptr<KVCacheManager> producer_kv;
   std::unique_ptr<KVCacheManager> consumer_kv;
@@ -230,6 +242,84 @@ TEST_F(KvPeersTest, AByteThatHasChangedAtTheProducerIsSeenWhateverTheWireType) {
     EXPECT_TRUE(ready.kv.is_none());
     EXPECT_TRUE(is_freed());
     EXPECT_EQ(consumer_kv->stats().slots_used, 0);
+    consumer.reset();
+  }
+  producer_kv->close(computed);
+}
+
+// Each lease is taken at once, so that the producer keeps what it has.
+TEST_F(KvPeersTest, ManifestsOfThoseThatWaitKeepToTheirBudget) {
+  constexpr int kNumRequests = 6;
+  std::size_t one = 0;
+  for (const std::size_t num_at_a_time : {0U, 1U, 2U}) {
+    KvConsumer::Options options = kFull;
+    // Less than one: it comes all the same, alone.
+    options.max_manifest_bytes = num_at_a_time == 0 ? 1 : num_at_a_time * one;
+    start_consumer(options);
+    has_room = false;
+    ready.clear();
+    for (int i = 0; i < kNumRequests; ++i) {
+      hold();
+      start(static_cast<RequestId>(i + 1));
+    }
+    const int num_here = std::max(static_cast<int>(num_at_a_time), 1);
+    ASSERT_TRUE(poll_until([&] {
+      return consumer->stats().pool.leases == kNumRequests &&
+             consumer->stats().pool.fetches == kNumRequests - num_here;
+    }));
+    one = num_at_a_time == 0 ? consumer->manifest_bytes() : one;
+    EXPECT_EQ(one, kPromptTokens * sizeof(TokenId) + 2 * 2 * 7 * sizeof(RemoteBlock) +
+                       kVocabSize * sizeof(float));
+    has_room = true;
+    while (ready.size() < kNumRequests) {
+      const std::size_t before = ready.size();
+      EXPECT_LE(consumer->manifest_bytes(), static_cast<std::size_t>(num_here) * one);
+      ASSERT_TRUE(poll_until([&] {
+        EXPECT_LE(consumer->manifest_bytes(), static_cast<std::size_t>(num_here) * one);
+        return ready.size() > before;
+      }));
+    }
+    for (int i = 0; i < kNumRequests; ++i) {
+      const KvConsumer::Ready& done = ready[static_cast<std::size_t>(i)];
+      EXPECT_FALSE(done.error.has_value()) << done.error->to_string();
+      EXPECT_EQ(done.request, static_cast<RequestId>(i + 1));
+      consumer_kv->close(done.kv);
+    }
+    EXPECT_TRUE(is_freed());
+    consumer.reset();
+  }
+  producer_kv->close(computed);
+}
+
+TEST_F(KvPeersTest, APromptThatIsLargerThanTheFastTierFailsWhileOthersRun) {
+  consumer_kv =
+      KVCacheManager::create(spec(), 20 * static_cast<std::int64_t>(spec().slot_bytes())).value();
+  const SequenceId other = consumer_kv->open();
+  ASSERT_TRUE(consumer_kv->extend(other, 10));
+  hold();
+  const KvConsumer::Ready done = admit(kNativeWire);
+  ASSERT_TRUE(done.error.has_value());
+  EXPECT_EQ(done.error->code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(done.error->message(),
+            "the KV of the prompt takes 28 blocks of the fast tier, which has 20; it can be "
+            "admitted with --kv-admit sparse, or computed here");
+  EXPECT_TRUE(is_freed());
+  consumer_kv->close(other);
+  producer_kv->close(computed);
+}
+
+TEST_F(KvPeersTest, AClientThatLeavesIsNoFailure) {
+  for (const bool has_lease : {false, true}) {
+    start_consumer(kFull);
+    has_room = false;
+    hold();
+    start(1);
+    ASSERT_TRUE(poll_until([&] { return !has_lease || consumer->stats().pool.leases == 1; }));
+    consumer->finished(1);
+    EXPECT_TRUE(poll_until([&] { return !consumer->has_arrivals(); }));
+    EXPECT_TRUE(ready.empty());
+    EXPECT_EQ(consumer->stats().failed, 0);
+    EXPECT_EQ(consumer->stats().admitted, 0);
     consumer.reset();
   }
   producer_kv->close(computed);

@@ -203,8 +203,7 @@ TEST(PeerConnection, ASilentPeerIsGivenUp) {
   DirectLink link;
   link.to_producer.clear();
   link.connection->fetch(FetchId(1), RequestKey{}, 1, link.clock.now() + seconds(60));
-  link.clock.advance(link.options.connect_timeout);
-  link.connection->tick(link.clock.now());
+  link.let_pass(link.options.connect_timeout);
   EXPECT_TRUE(link.connection->is_broken());
   std::vector<PeerConnection::FetchEnd> ends;
   link.connection->take_fetches(ends);
@@ -277,8 +276,7 @@ TEST(PeerConnection, AReadThatComesAfterItsTimeLimitWritesNothing) {
   OneRead read;
   read.begin(link, manifest.blocks[2]);
   const std::vector<std::byte> question = link.to_producer.back();
-  link.clock.advance(link.options.read_timeout);
-  link.connection->tick(link.clock.now());
+  link.let_pass(link.options.read_timeout);
   read.look(link);
   EXPECT_EQ(read.status, TransferStatus::kDeadlinePassed);
   link.to_producer.push_back(question);
@@ -292,11 +290,10 @@ TEST(PeerConnection, ASilentPeerIsWaitedForOnceAndAskedAgainWhenItHasAnswered) {
   const Manifest manifest = link.fetch(add_export(link), 1)->value();
   OneRead first;
   first.begin(link, manifest.blocks[2]);
-  link.clock.advance(link.options.read_timeout / 2);
+  link.let_pass(link.options.read_timeout / 2);
   OneRead second;  // not late itself
   second.begin(link, manifest.blocks[3]);
-  link.clock.advance(link.options.read_timeout / 2);
-  link.connection->tick(link.clock.now());
+  link.let_pass(link.options.read_timeout / 2);
   std::vector<RemoteReadResult> results;
   link.connection->take_reads(results);
   ASSERT_EQ(results.size(), 2U);
@@ -334,6 +331,74 @@ TEST(PeerConnection, AFetchFromASilentPeerEndsBeforeItsDeadlineAndOneThatGetsByt
       EXPECT_EQ(ends[0].outcome.error().message(), "the peer has not answered for 5 s");
     }
   }
+}
+
+// Between two looks is a step of the engine, longer than any time limit here.
+TEST(PeerConnection, TheOwnLongStepIsNotThePeersSilence) {
+  DirectLink link;
+  link.clock.advance(seconds(12));
+  link.pump();
+  ASSERT_TRUE(link.connection->is_ready()) << link.connection->problem().message();
+  const Manifest manifest = link.fetch(add_export(link), 1)->value();
+  OneRead read;
+  read.begin(link, manifest.blocks[2]);
+  const ExportSession::Answer answer =
+      link.session->handle(link.to_producer.back(), link.clock.now());
+  link.to_producer.clear();
+  link.clock.advance(seconds(12));
+  link.connection->tick(link.clock.now());  // the answer lies unread
+  read.look(link);
+  EXPECT_FALSE(read.status.has_value());
+  EXPECT_FALSE(link.connection->is_silent());
+  link.connection->on_frame(answer.frame, link.clock.now());
+  read.look(link);
+  EXPECT_EQ(read.status, TransferStatus::kOk);
+}
+
+TEST(PeerConnection, SilenceBeforeAndAfterALongStepIsOne) {
+  DirectLink link;
+  const Manifest manifest = link.fetch(add_export(link), 1)->value();
+  OneRead read;
+  read.begin(link, manifest.blocks[2]);
+  link.let_pass(seconds(2));
+  link.clock.advance(seconds(12));  // one second of it counts
+  link.connection->tick(link.clock.now());
+  link.let_pass(seconds(1));
+  read.look(link);
+  EXPECT_FALSE(read.status.has_value());
+  link.let_pass(seconds(1));
+  read.look(link);
+  EXPECT_EQ(read.status, TransferStatus::kDeadlinePassed);
+  EXPECT_TRUE(link.connection->is_silent());
+}
+
+// Whoever sleeps until then would take the sleep for a pause of its own.
+TEST(PeerConnection, AnAnswerIsLookedForOftenerThanItsTimeLimit) {
+  DirectLink link;
+  const auto latest = [&] { return link.clock.now() + PeerConnection::kSilenceStep; };
+  EXPECT_LE(link.connection->tick(link.clock.now()), latest());
+  const Manifest manifest = link.fetch(add_export(link), 1)->value();
+  EXPECT_GT(link.connection->tick(link.clock.now()), latest());
+  OneRead read;
+  read.begin(link, manifest.blocks[2]);
+  EXPECT_LE(link.connection->tick(link.clock.now()), latest());
+}
+
+TEST(PeerConnection, AnAnswerToAHeartbeatThatComesTooLateIsNoBreach) {
+  DirectLink link;
+  link.context.ready.lease_ms = 5000;
+  link.fetch(add_export(link), 1)->value();
+  link.clock.advance(seconds(2));
+  link.connection->tick(link.clock.now());
+  ASSERT_EQ(read_frame(link.to_producer.back())->type, WireType::kHeartbeat);
+  const ExportSession::Answer late =
+      link.session->handle(link.to_producer.back(), link.clock.now());
+  link.clock.advance(seconds(6));
+  link.connection->tick(link.clock.now());
+  EXPECT_FALSE(link.connection->is_alive(link.lease, link.clock.now()));
+  link.connection->on_frame(late.frame, link.clock.now());
+  EXPECT_TRUE(link.connection->is_ready()) << link.connection->problem().message();
+  EXPECT_EQ(link.connection->num_leases(), 0);
 }
 
 TEST(PeerConnection, HeartbeatsKeepALease) {

@@ -146,6 +146,7 @@ TEST(PeerPool, AHostThatIsNoAddressIsAnError) {
   const std::optional<Expected<Manifest>> outcome = nodes.pool->take(id);
   ASSERT_TRUE(outcome.has_value());
   EXPECT_EQ(outcome->error().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(outcome->error().message(), testing::StartsWith("a host port 1: "));
 }
 
 TEST(PeerPool, ARefusalReachesTheFetch) {
@@ -222,6 +223,44 @@ TEST(PeerPool, AnExporterThatComesBackOnTheSameOrAnotherPortIsUsedAgain) {
   EXPECT_EQ(stats.fetches, 0);
 }
 
+// What has come since the last poll() is looked at before a fetch takes a connection for alive.
+TEST(PeerPool, AFetchDoesNotUseAConnectionThatHasEndedUnseen) {
+  TwoNodes nodes;
+  KvExport exported = make_export(nodes.config, *nodes.memory, 7, 40);
+  ASSERT_TRUE(nodes.fetch(nodes.exporter->add(exported).value(), 7).has_value());
+  const std::uint16_t port = nodes.exporter->port();
+  nodes.exporter.reset();
+  nodes.pool->wait_until(nodes.clock.now() + seconds(9));  // returns when the end is there
+  nodes.start_exporter(port);
+  const Expected<Manifest> again = nodes.fetch(nodes.exporter->add(exported).value(), 7);
+  EXPECT_TRUE(again.has_value()) << again.error().to_string();
+  EXPECT_EQ(nodes.pool->stats().connects, 2);
+}
+
+TEST(PeerPool, AFetchOnDemandHoldsALeaseUntilItsContentsAreWanted) {
+  TwoNodes nodes;
+  const KvExport exported = make_export(nodes.config, *nodes.memory, 5, 100);
+  const RequestKey key = nodes.exporter->add(exported).value();
+  const FetchId id = nodes.pool->fetch(nodes.address(), key, 5, nodes.clock.now() + seconds(60),
+                                       FetchContents::kOnDemand);
+  EXPECT_FALSE(nodes.pool->manifest_bytes(id).has_value());
+  ASSERT_TRUE(nodes.poll_until([&] { return nodes.pool->manifest_bytes(id).has_value(); }));
+  EXPECT_EQ(nodes.pool->manifest_bytes(id), 100 * sizeof(TokenId) +
+                                                exported.blocks.size() * sizeof(RemoteBlock) +
+                                                exported.index.size() + exported.note.size());
+  EXPECT_FALSE(nodes.pool->take(id).has_value());
+  EXPECT_EQ(nodes.exporter->stats().leases, 1);
+  nodes.pool->fetch_contents(id, nodes.clock.now() + seconds(60));
+  std::optional<Expected<Manifest>> outcome;
+  ASSERT_TRUE(nodes.poll_until([&] {
+    outcome = nodes.pool->take(id);
+    return outcome.has_value();
+  }));
+  ASSERT_TRUE(outcome->has_value()) << outcome->error().to_string();
+  EXPECT_EQ((*outcome)->index, exported.index);
+  EXPECT_EQ((*outcome)->note, exported.note);
+}
+
 TEST(PeerPool, BytesThatAreNoMessagesDoNotDisturbOthers) {
   TwoNodes nodes;
   const std::uint16_t port = nodes.exporter->port();
@@ -256,7 +295,7 @@ TEST(PeerPool, AConnectionWithoutAHandshakeEndsInTime) {
     return progress() && nodes.exporter->stats().connections == 2 &&
            nodes.exporter->stats().bad_messages == 1;
   }));
-  nodes.clock.advance(seconds(5));
+  nodes.clock.advance(KvExporterOptions().hello_timeout);
   ASSERT_TRUE(nodes.poll_until(
       [&] { return progress() && nodes.exporter->stats().connections == 0 && broken == 2; }));
   EXPECT_EQ(answers, 1);  // what was wrong
