@@ -68,4 +68,16 @@ std::optional<IpAddress> parse_ip_address(std::string_view text) {
   return std::nullopt;
 }
 
+bool names_loopback(std::string_view host) {
+  constexpr std::string_view kName = "localhost";
+  const auto is_same = [](char a, char b) {
+    return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
+  };
+  if (std::ranges::equal(host, kName, is_same)) {
+    return true;
+  }
+  const auto address = parse_ip_address(host);
+  return address && address->is_loopback();
+}
+
 }  // namespace karez

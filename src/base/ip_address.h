@@ -39,4 +39,7 @@ struct IpAddress {
 // "10.0.0.1", "fd00::1", "::ffff:10.0.0.1"; nothing shorter, no brackets. None: it is no address.
 std::optional<IpAddress> parse_ip_address(std::string_view text);
 
+// "localhost" in any case, or a loopback address. Other names are not looked up.
+bool names_loopback(std::string_view host);
+
 }  // namespace karez

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/ip_address.h"
 #include "base/system_memory.h"
 #include "cli/commands.h"
 #include "cli/flag_checks.h"
@@ -132,7 +133,7 @@ Expected<int> serve(const ServeFlags& typed) {
     return fail(std::move(prefixes.error()));
   }
   if (options.role.consumes() && options.role.allowed_peers.is_default() &&
-      !is_loopback(options.role.host)) {
+      !names_loopback(options.role.host)) {
     report_note("KV is taken from producers on this machine only; --kv-allow-peers names others");
   }
   auto home = make_role_home(spec, {.role = options.role,

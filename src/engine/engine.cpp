@@ -141,7 +141,6 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
   std::vector<std::unique_ptr<Sampler>> samplers;
   for (int choice = 0; choice < request.num_choices; ++choice) {
     SamplingParams params = request.sampling;
-    constexpr std::uint32_t kRandomSeed = 0xFFFFFFFF;
     if (params.seed != kRandomSeed) {
       params.seed += static_cast<std::uint32_t>(choice);  // else all choices would be equal
     }

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/ip_address.h"
+
 namespace karez {
 namespace {
 
@@ -45,7 +47,7 @@ Expected<std::unique_ptr<Router>> Router::start(RouterOptions options) {
   if (auto valid = options.validate(); !valid) {
     return fail(std::move(valid.error()));
   }
-  options.route.access.loopback_only = is_loopback(options.http.host);
+  options.route.access.loopback_only = names_loopback(options.http.host);
   // What a node or its log can use. Others stay here: origins and hosts are checked here, and
   // answers must not be packed, because they are read.
   options.http.kept_headers = {"X-Request-Id", "traceparent", "tracestate", "User-Agent"};

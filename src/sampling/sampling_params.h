@@ -11,19 +11,21 @@
 
 namespace karez {
 
+inline constexpr std::uint32_t kRandomSeed = 0xFFFFFFFF;
+
 struct SamplingParams {
-  float temperature = 0.8F;         // 0: greedy
-  int top_k = 40;                   // 0: off
-  float top_p = 0.95F;              // 1: off
-  float min_p = 0.05F;              // 0: off
-  float typical_p = 1.0F;           // 1: off
-  float repeat_penalty = 1.0F;      // 1: off
-  int repeat_last_n = 64;           // tokens looked back at; 0: off, -1: all
-  float presence_penalty = 0.0F;    // [-2, 2]
-  float frequency_penalty = 0.0F;   // [-2, 2]
-  std::uint32_t seed = 0xFFFFFFFF;  // 0xFFFFFFFF: a random one
-  std::vector<std::string> stop;    // generation ends before any of these texts
-  std::string grammar;              // GBNF; empty: none
+  float temperature = 0.8F;        // 0: greedy
+  int top_k = 40;                  // 0: off
+  float top_p = 0.95F;             // 1: off
+  float min_p = 0.05F;             // 0: off
+  float typical_p = 1.0F;          // 1: off
+  float repeat_penalty = 1.0F;     // 1: off
+  int repeat_last_n = 64;          // tokens looked back at; 0: off, -1: all
+  float presence_penalty = 0.0F;   // [-2, 2]
+  float frequency_penalty = 0.0F;  // [-2, 2]
+  std::uint32_t seed = kRandomSeed;
+  std::vector<std::string> stop;  // generation ends before any of these texts
+  std::string grammar;            // GBNF; empty: none
 
   // Fails: kInvalidArgument naming the field, its value and the allowed range.
   Expected<void> validate() const;

@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <utility>
+
+#include "base/host_port.h"
+#include "base/ip_address.h"
 
 namespace karez {
 namespace {
@@ -91,11 +95,37 @@ bool origin_allowed(const HttpRequest& request, const AccessRules& rules) {
 
 // Host header without its port names this machine's loopback.
 bool host_is_loopback(std::string_view host) {
-  if (host.starts_with('[')) {
-    return host.substr(0, host.find(']')) == "[::1";
+  const auto parts = split_host_port(host);
+  return parts && names_loopback(parts->host);
+}
+
+// What a browser asks to send, as it asks for it, if these are names of headers and nothing else.
+std::string allowed_headers(const HttpRequest& request) {
+  const auto is_of_names = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == ',' || c == ' ';
+  };
+  const std::string& asked = request.preflight_headers;
+  return !asked.empty() && std::ranges::all_of(asked, is_of_names)
+             ? asked
+             : std::string("Authorization, Content-Type");
+}
+
+// "%2F" is "/". What is no such escape stays as it is, and names nothing.
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    const char* digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2) {
+      decoded += static_cast<char>(value);
+      i += 2;
+    } else {
+      decoded += text[i];
+    }
   }
-  const std::string_view name = host.substr(0, host.find(':'));
-  return name == "localhost" || name == "127.0.0.1";
+  return decoded;
 }
 
 ApiError forbidden(std::string message) {
@@ -171,7 +201,7 @@ ApiResult<RouteMatch> match_route(const HttpRequest& request, const AccessRules&
   }
   match.route = is_model ? Route::kModel : known->route;
   if (is_model) {
-    match.argument = path.substr(kModelPrefix.size());
+    match.argument = percent_decoded(std::string_view(path).substr(kModelPrefix.size()));
   }
   return match;
 }
@@ -184,7 +214,8 @@ std::vector<std::pair<std::string, std::string>> cors_headers(const HttpRequest&
   return {{"Access-Control-Allow-Origin", request.origin},
           {"Vary", "Origin"},
           {"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"},
-          {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+          {"Access-Control-Allow-Headers", allowed_headers(request)},
+          {"Access-Control-Expose-Headers", "Retry-After"},
           {"Access-Control-Max-Age", "600"}};
 }
 

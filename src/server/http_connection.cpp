@@ -285,6 +285,7 @@ class Connection final : public HttpConnection, public HttpExchange {
     split_absolute_target(request);
     request.origin = text_of(header[http::field::origin]);
     request.authorization = text_of(header[http::field::authorization]);
+    request.preflight_headers = text_of(header[http::field::access_control_request_headers]);
     for (const std::string& name : lane_.options.kept_headers) {
       if (const auto found = header.find(name); found != header.end()) {
         request.headers.emplace_back(name, text_of(found->value()));

@@ -62,10 +62,6 @@ Expected<std::optional<asio::ssl::context>> make_tls(const HttpOptions& options)
 
 }  // namespace
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
 std::string url_of(const HttpOptions& options, int port) {
   return fmt::format("{}://{}", options.ssl_cert_file.empty() ? "http" : "https",
                      host_and_port(options.host, port));
@@ -112,7 +108,9 @@ class HttpServer::Impl {
 
   void run() {
     raise_file_limit();
-    asio::co_spawn(lanes_[0]->context, accept(), asio::detached);
+    is_accepting_ = true;
+    asio::co_spawn(lanes_[0]->context, accept(),
+                   [this](const std::exception_ptr&) { is_accepting_ = false; });
     for (const auto& lane : lanes_) {
       lane->thread = std::thread([&context = lane->context] { context.run(); });
     }
@@ -148,8 +146,9 @@ class HttpServer::Impl {
         connection->close_now();
       }
     });
-    // Every coroutine sees its socket closed and ends; the guards keep the threads until then.
-    while (open_ > 0) {
+    // Every coroutine sees its socket closed and ends; the guards keep the threads until then. One
+    // that was being accepted may still come.
+    while (is_accepting_ || open_ > 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       on_every_lane([](HttpLane& lane) {
         for (HttpConnection* connection : lane.connections) {
@@ -169,14 +168,15 @@ class HttpServer::Impl {
 
   int port_ = 0;
   std::atomic<std::size_t> open_{0};
+  std::atomic<bool> is_accepting_{false};
 
  private:
   struct Lane {
     Lane(const HttpOptions& options, HttpHandler& handler, asio::ssl::context* tls)
-        : guard(context.get_executor()), shared{options, handler, tls, {}, false} {}
+        : shared{options, handler, tls, {}, false}, guard(context.get_executor()) {}
+    HttpLane shared;  // before the context, whose coroutines use it until they are destroyed
     asio::io_context context{1};
     asio::executor_work_guard<asio::io_context::executor_type> guard;
-    HttpLane shared;
     std::thread thread;
   };
 

@@ -35,7 +35,6 @@ struct HttpOptions {
   std::chrono::milliseconds write_timeout{60'000};
 };
 
-bool is_loopback(const std::string& host);
 // "http://127.0.0.1:8080", of a server that listens on this port.
 std::string url_of(const HttpOptions& options, int port);
 

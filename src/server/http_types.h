@@ -21,9 +21,10 @@ struct HttpRequest {
   std::string method;
   std::string target;  // path and query as sent
   std::string host;
-  std::string origin;         // empty: no Origin header
-  std::string authorization;  // the header's value
-  HttpHeaders headers;        // of HttpOptions::kept_headers, those that it has
+  std::string origin;             // empty: no Origin header
+  std::string authorization;      // the header's value
+  std::string preflight_headers;  // likewise of Access-Control-Request-Headers
+  HttpHeaders headers;            // of HttpOptions::kept_headers, those that it has
   std::string body;
 };
 

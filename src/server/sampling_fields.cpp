@@ -23,6 +23,25 @@ std::string_view either(const FieldReader& reader, std::string_view first,
   return reader.find(first) == nullptr && reader.find(second) != nullptr ? second : first;
 }
 
+// -1 and 2^32 - 1 are "random" as in llama.cpp. Others keep their low 32 bits, and are not random.
+void read_seed(FieldReader& reader, SamplingParams& sampling) {
+  constexpr std::uint64_t kRandom = kRandomSeed;
+  const Json* value = reader.find("seed");
+  if (value == nullptr) {
+    return;
+  }
+  std::uint64_t seed = 0;
+  if (value->is_number_unsigned()) {
+    seed = value->get<std::uint64_t>();
+  } else if (const auto integer = reader.integer("seed", INT64_MIN, INT64_MAX)) {
+    seed = *integer == -1 ? kRandom : static_cast<std::uint64_t>(*integer);
+  } else {
+    return;
+  }
+  const std::uint64_t low = seed & 0xFFFF'FFFFU;
+  sampling.seed = static_cast<std::uint32_t>(low == kRandom && seed != kRandom ? low - 1 : low);
+}
+
 void read_numbers(FieldReader& reader, Request& request) {
   SamplingParams& sampling = request.sampling;
   const auto set = [&reader](float& target, std::string_view field, double low, double high) {
@@ -43,10 +62,7 @@ void read_numbers(FieldReader& reader, Request& request) {
   if (const auto last_n = reader.integer("repeat_last_n", -1, INT32_MAX)) {
     sampling.repeat_last_n = static_cast<int>(*last_n);
   }
-  if (const auto seed = reader.integer("seed", INT64_MIN, INT64_MAX)) {
-    // -1 is "random" as in llama.cpp; other seeds keep their low 32 bits.
-    sampling.seed = static_cast<std::uint32_t>(static_cast<std::uint64_t>(*seed));
-  }
+  read_seed(reader, sampling);
 }
 
 void read_lengths(FieldReader& reader, Request& request) {

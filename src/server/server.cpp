@@ -3,6 +3,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/ip_address.h"
+
 namespace karez {
 
 Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
@@ -14,7 +16,7 @@ Expected<std::unique_ptr<Server>> Server::start(ServerOptions options) {
     }
     log = std::move(*opened);
   }
-  options.api.access.loopback_only = is_loopback(options.http.host);
+  options.api.access.loopback_only = names_loopback(options.http.host);
   std::unique_ptr<Server> server(new Server());
   server->options_ = options;
   server->service_ = std::make_unique<ApiService>(options.api, std::move(log));

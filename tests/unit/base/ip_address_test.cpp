@@ -78,5 +78,16 @@ TEST(IpAddress, BecomesWhatTheSystemTakes) {
   EXPECT_STREQ(inet_ntop(AF_INET6, &v6.sin6_addr, text.data(), text.size()), "fd00::1");
 }
 
+TEST(IpAddress, NamesLoopback) {
+  for (const char* host : {"localhost", "LocalHost", "127.0.0.1", "127.3.2.1", "::1",
+                           "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"}) {
+    EXPECT_TRUE(names_loopback(host)) << host;
+  }
+  for (const char* host :
+       {"", "localhos", "localhost.", "127.evil.example", "127.1", "10.0.0.1", "::2", "[::1]"}) {
+    EXPECT_FALSE(names_loopback(host)) << host;
+  }
+}
+
 }  // namespace ip_address_test
 }  // namespace karez

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 namespace karez {
 namespace {
@@ -32,6 +34,10 @@ TEST(ApiRoutes, KnowsItsRoutesWithFoldedSlashesAndQueries) {
     EXPECT_EQ(match->route, Route::kModels);
   }
   EXPECT_EQ(match_route(request("GET", "/v1/models/abc"), kOpen)->argument, "abc");
+  EXPECT_EQ(match_route(request("GET", "/v1/models/a%2Fb%20c%3A1?x=%41"), kOpen)->argument,
+            "a/b c:1");
+  EXPECT_EQ(match_route(request("GET", "/v1/models/a%2%zz%"), kOpen)->argument, "a%2%zz%");
+  EXPECT_EQ(match_route(request("GET", "/v1/models/a%252Fb"), kOpen)->argument, "a%2Fb") << "once";
   for (const char* target :
        {"/v2/models", "/v1%2fmodels", "/../v1/models", "/V1/models", "*", ""}) {
     EXPECT_EQ(status_of(request("GET", target), kOpen), 404) << target;
@@ -88,12 +94,14 @@ TEST(ApiRoutes, HealthAndThePageNeedNoKey) {
 
 TEST(ApiRoutes, WithoutAKeyOnlyHostNamesOfThisMachineAreServed) {
   HttpRequest made = request("GET", "/v1/models");
-  for (const char* host : {"localhost", "localhost:8080", "127.0.0.1", "[::1]:8080", ""}) {
+  for (const char* host : {"localhost", "localhost:8080", "LOCALHOST", "127.0.0.1",
+                           "127.0.0.2:8080", "[::1]:8080", "[0:0:0:0:0:0:0:1]", ""}) {
     made.host = host;
     EXPECT_EQ(status_of(made, kOpen), 200) << host;
   }
-  for (const char* host : {"evil.example", "evil.example:8080", "localhost.evil.example",
-                           "127.0.0.1.evil.example", "[::2]"}) {
+  for (const char* host :
+       {"evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example",
+        "127.evil.example", "[::2]", "[::1", "127.0.0.1]"}) {
     made.host = host;
     EXPECT_EQ(status_of(made, kOpen), 403) << host;
   }
@@ -122,6 +130,17 @@ TEST(ApiRoutes, ListedOriginsGetCorsHeadersAndPreflights) {
   EXPECT_EQ(match->route, Route::kPreflight);
   ASSERT_FALSE(cors_headers(made, rules).empty());
   EXPECT_EQ(cors_headers(made, rules)[0].second, "https://app.example");
+  const auto allowed = [&] {
+    const auto headers = cors_headers(made, rules);
+    return std::ranges::find(headers, "Access-Control-Allow-Headers",
+                             &std::pair<std::string, std::string>::first)
+        ->second;
+  };
+  EXPECT_EQ(allowed(), "Authorization, Content-Type");
+  made.preflight_headers = "authorization,content-type,x-stainless-lang, x_y";
+  EXPECT_EQ(allowed(), made.preflight_headers) << "clients add headers of their own";
+  made.preflight_headers = "a\r\nSet-Cookie: b";
+  EXPECT_EQ(allowed(), "Authorization, Content-Type");
   made.origin = "https://other.example";
   EXPECT_EQ(status_of(made, rules), 401);
   EXPECT_TRUE(cors_headers(made, rules).empty());

@@ -1,5 +1,6 @@
 #include "server/generation_request.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -212,6 +213,26 @@ TEST(GenerationRequest, FieldsReachTheEngineRequest) {
   EXPECT_TRUE(parsed->logprobs);
   EXPECT_TRUE(parsed->stream);
   EXPECT_TRUE(parsed->include_usage);
+}
+
+TEST(GenerationRequest, OfSeedsTheLowBitsCountAndOneIsRandom) {
+  const struct {
+    const char* value;
+    std::uint32_t seed;
+  } cases[] = {{"-1", kRandomSeed},
+               {"4294967295", kRandomSeed},
+               {"0", 0},
+               {"-2", 0xFFFFFFFE},
+               {"4294967296", 0},
+               {"8589934591", 0xFFFFFFFE},  // its low bits are those of a random one
+               {"9223372036854775807", 0xFFFFFFFE},
+               {"9223372036854775808", 0},
+               {"18446744073709551614", 0xFFFFFFFE}};
+  for (const auto& one : cases) {
+    const auto parsed = completion(fmt::format("\"seed\":{}", one.value));
+    ASSERT_TRUE(parsed.has_value()) << one.value << ": " << parsed.error().message;
+    EXPECT_EQ(parsed->prompts[0].sampling.seed, one.seed) << one.value;
+  }
 }
 
 TEST(GenerationRequest, CompressionIsAskedForOrNot) {
