@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -64,8 +65,11 @@ Expected<KeyIndex> KeyIndex::create(const KVCacheSpec& spec, KeyIndexKind kind,
       continue;
     }
     const std::size_t num_records = ranges[g].count * static_cast<std::size_t>(spec.num_kv_heads);
+    // A table has no more entries than that: those of one block's pages share its id.
+    const std::size_t most_entries =
+        ranges[g].count * static_cast<std::size_t>(std::max(1, pages_per_block));
     const bool has_coarse =
-        codes_tokens(kind) && ranges[g].count > static_cast<std::size_t>(two_level_blocks);
+        codes_tokens(kind) && most_entries > static_cast<std::size_t>(two_level_blocks);
     for (const int layer : groups[g].layers) {
       Layer& place = layers[static_cast<std::size_t>(layer)];
       const auto take = [&bytes](std::size_t count) { return std::exchange(bytes, bytes + count); };

@@ -174,8 +174,8 @@ class KeyIndex {
  public:
   // ranges: [num_layer_groups]. centres: f32 [num_layers][num_kv_heads][head_dim], or empty for
   // zeros. Records become resident when first written. two_level_blocks: coarse records are there
-  // for layers of more blocks than that. pages_per_block: records of so many archived pages in each
-  // block; 0: of none.
+  // for layers whose tables can have more entries than that. pages_per_block: records of so many
+  // archived pages in each block; 0: of none.
   // Fails: kInvalidArgument if centres has another size; as Arena::create().
   static Expected<KeyIndex> create(const KVCacheSpec& spec, KeyIndexKind kind,
                                    std::span<const BlockIdRange> ranges,

@@ -23,6 +23,16 @@ Status no_room(const KVCacheManager& kv, std::string_view what) {
                             format_bytes(stats.used_bytes), format_bytes(stats.cap_bytes)));
 }
 
+// Moves the baseline so that what was counted from `from` to `to` does not count as after it.
+void leave_out(ResidencyStats& baseline, const ResidencyStats& from, const ResidencyStats& to) {
+  baseline.stall_seconds += to.stall_seconds - from.stall_seconds;
+  baseline.blocks_needed += to.blocks_needed - from.blocks_needed;
+  baseline.demand_misses += to.demand_misses - from.demand_misses;
+  baseline.bytes_read += to.bytes_read - from.bytes_read;
+  baseline.bytes_written += to.bytes_written - from.bytes_written;
+  baseline.prefetch = to.prefetch.since(from.prefetch.since(baseline.prefetch));
+}
+
 class KarezBenchEngine final : public BenchEngine {
  public:
   KarezBenchEngine(ModelRunner& runner, KVCacheManager& kv, KeyIndex* key_index,
@@ -78,14 +88,18 @@ class KarezBenchEngine final : public BenchEngine {
     const auto wanted = static_cast<std::size_t>(num_wanted_);
     KAREZ_CHECK(!copies_.empty() && tokens.size() % wanted == 0, "tokens: [steps][copies]");
     static_cast<void>(runner_.take_step_times());
-    const std::optional<ResidencyStats> before = residency_stats();
+    std::optional<ResidencyStats> before = residency_stats();
     if (loader_ != nullptr) {
       static_cast<void>(loader_->take_missed());
     }
     BenchDecode result;
     for (std::size_t first = 0; first < wanted; first += copies_.size()) {
+      const std::optional<ResidencyStats> unready = residency_stats();
       if (auto ready = restore_copies(); !ready) {
         return fail(ready.error());
+      }
+      if (before) {
+        leave_out(*before, *unready, *residency_stats());
       }
       const std::size_t count = std::min(copies_.size(), wanted - first);
       const auto start = std::chrono::steady_clock::now();

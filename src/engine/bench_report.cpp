@@ -190,10 +190,11 @@ double median(std::vector<double> values) {
 }
 
 std::vector<BenchCrossover> find_crossovers(const std::vector<BenchRun>& runs) {
-  std::map<std::tuple<std::string, int, int>, std::map<int, double>> ratios;
+  std::map<std::tuple<std::string, int, int, std::string>, std::map<int, double>> ratios;
   for (const BenchRun& run : runs) {
     if (run.decode_over_dense) {
-      ratios[{run.kv_type, run.depth, run.token_budget}][run.concurrency] = *run.decode_over_dense;
+      ratios[{run.kv_type, run.depth, run.token_budget, run.variant}][run.concurrency] =
+          *run.decode_over_dense;
     }
   }
   std::vector<BenchCrossover> crossovers;
@@ -201,7 +202,8 @@ std::vector<BenchCrossover> find_crossovers(const std::vector<BenchRun>& runs) {
     if (by_concurrency.size() < 2) {
       continue;
     }
-    BenchCrossover crossover{std::get<0>(key), std::get<1>(key), std::get<2>(key), std::nullopt};
+    BenchCrossover crossover{std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key),
+                             std::nullopt};
     for (auto it = by_concurrency.rbegin(); it != by_concurrency.rend() && it->second >= 1; ++it) {
       crossover.concurrency = it->first;
     }
@@ -220,12 +222,16 @@ nlohmann::json to_json(const BenchReport& report) {
                      {"cpu_level", report.cpu_level},
                      {"read_bandwidth_bytes_per_second", report.read_bandwidth_bytes_per_second}};
   for (const BenchCrossover& crossover : find_crossovers(report.runs)) {
-    json["crossovers"].push_back(
-        {{"kv_type", crossover.kv_type},
-         {"depth", crossover.depth},
-         {"token_budget", crossover.token_budget},
-         {"concurrency", crossover.concurrency ? nlohmann::json(*crossover.concurrency)
-                                               : nlohmann::json(nullptr)}});
+    nlohmann::json entry = {
+        {"kv_type", crossover.kv_type},
+        {"depth", crossover.depth},
+        {"token_budget", crossover.token_budget},
+        {"concurrency",
+         crossover.concurrency ? nlohmann::json(*crossover.concurrency) : nlohmann::json(nullptr)}};
+    if (!crossover.variant.empty()) {
+      entry["variant"] = crossover.variant;
+    }
+    json["crossovers"].push_back(std::move(entry));
   }
   json["seed"] = report.seed;
   json["tokens_from"] = report.tokens_from;
@@ -318,8 +324,9 @@ std::string to_table(const BenchReport& report) {
     }
   }
   for (const BenchCrossover& crossover : find_crossovers(report.runs)) {
-    fmt::format_to(out, "\nbudget {} at depth {} ({}): ", crossover.token_budget, crossover.depth,
-                   crossover.kv_type);
+    fmt::format_to(out, "\nbudget {} at depth {} ({}{}{}): ", crossover.token_budget,
+                   crossover.depth, crossover.kv_type, crossover.variant.empty() ? "" : ", ",
+                   crossover.variant);
     if (crossover.concurrency) {
       fmt::format_to(out, "sparse is at least as fast as dense from {} sequences on",
                      *crossover.concurrency);

@@ -103,9 +103,10 @@ struct BenchCrossover {
   std::string kv_type;
   int depth = 0;
   int token_budget = 0;
+  std::string variant;             // of the runs
   std::optional<int> concurrency;  // none: not at the largest that was measured
 };
-// For each KV type, depth and budget that was measured at two concurrencies or more.
+// For each KV type, depth, budget and variant that was measured at two concurrencies or more.
 std::vector<BenchCrossover> find_crossovers(const std::vector<BenchRun>& runs);
 
 // {"runs": [...], "machine": {...}, ...}

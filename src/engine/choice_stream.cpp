@@ -24,17 +24,20 @@ ChoiceStream::ChoiceStream(std::shared_ptr<const Request> request, int choice, i
   }
 }
 
-std::span<const float> ChoiceStream::adjust(std::span<const float> logits,
+bool ChoiceStream::is_end(TokenId token) const {
+  return std::ranges::find(end_tokens_, token) != end_tokens_.end();
+}
+
+std::span<const float> ChoiceStream::adjust(std::span<const float> logits, bool may_end,
                                             std::vector<float>& scratch) const {
-  const bool may_not_end = generated_tokens_ < request_->min_tokens;
-  if (request_->logit_bias.empty() && !may_not_end) {
+  if (request_->logit_bias.empty() && may_end) {
     return logits;
   }
   scratch.assign(logits.begin(), logits.end());
   for (const auto& [token, bias] : request_->logit_bias) {
     scratch[static_cast<std::size_t>(token)] += bias;
   }
-  if (may_not_end) {
+  if (!may_end) {
     for (const TokenId token : end_tokens_) {
       scratch[static_cast<std::size_t>(token)] = -std::numeric_limits<float>::infinity();
     }
@@ -66,15 +69,26 @@ GenerationEvent ChoiceStream::take_event(std::string text) {
   return event;
 }
 
+Expected<TokenId> ChoiceStream::sample(std::span<const float> logits, std::vector<float>& scratch) {
+  const bool may_end = generated_tokens_ >= request_->min_tokens;
+  auto sampled = sampler_->sample(adjust(logits, may_end, scratch));
+  if (sampled || may_end || request_->sampling.grammar.empty()) {
+    return sampled;
+  }
+  // The text of a grammar may be complete before min_tokens; then nothing but an end is left.
+  const auto last = sampler_->sample(adjust(logits, /*may_end=*/true, scratch));
+  return last && is_end(*last) ? last : sampled;
+}
+
 ChoiceStream::Step ChoiceStream::next(std::span<const float> logits, std::vector<float>& scratch) {
   KAREZ_CHECK(!finished_, "the answer goes on");
-  const auto sampled = sampler_->sample(adjust(logits, scratch));
+  const Expected<TokenId> sampled = sample(logits, scratch);
   if (!sampled) {
     return {{0, true}, end(FinishReason::kError, sampled.error())};
   }
   const TokenId token = *sampled;
   ++generated_tokens_;
-  if (std::ranges::find(end_tokens_, token) != end_tokens_.end()) {
+  if (is_end(token)) {
     return {{token, true}, end(FinishReason::kStop)};
   }
   waiting_.push_back(describe(token, logits));

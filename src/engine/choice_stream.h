@@ -2,7 +2,7 @@
 //
 // Biases, min_tokens, end tokens, stop texts, whole characters and log probabilities are here; the
 // sampler does the rest. Text that may become a stop text or a character waits, and its tokens with
-// it.
+// it. A grammar whose text is complete ends the answer, also before min_tokens.
 // Thread: one caller at a time. The vocabulary must outlive it.
 #pragma once
 
@@ -43,7 +43,11 @@ class ChoiceStream {
   int tokens_left() const { return max_tokens_ - generated_tokens_; }
 
  private:
-  std::span<const float> adjust(std::span<const float> logits, std::vector<float>& scratch) const;
+  bool is_end(TokenId token) const;
+  // may_end: without the end tokens otherwise.
+  std::span<const float> adjust(std::span<const float> logits, bool may_end,
+                                std::vector<float>& scratch) const;
+  Expected<TokenId> sample(std::span<const float> logits, std::vector<float>& scratch);
   GeneratedToken describe(TokenId token, std::span<const float> logits) const;
   GenerationEvent take_event(std::string text);
 

@@ -40,6 +40,15 @@ std::unique_ptr<WindowCompressor> compressor_of(const EngineOptions& options, KV
       WindowCompressor::Attention{config.attention_scale, config.attention_logit_softcap});
 }
 
+// Choices of one seed differ, and none gets the value that means a random one.
+std::uint32_t seed_of_choice(std::uint32_t seed, int choice) {
+  if (seed == kRandomSeed) {
+    return seed;
+  }
+  const std::uint32_t sum = seed + static_cast<std::uint32_t>(choice);
+  return sum < seed || sum == kRandomSeed ? sum + 1 : sum;
+}
+
 }  // namespace
 
 Expected<void> EngineOptions::validate() const {
@@ -141,9 +150,7 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
   std::vector<std::unique_ptr<Sampler>> samplers;
   for (int choice = 0; choice < request.num_choices; ++choice) {
     SamplingParams params = request.sampling;
-    if (params.seed != kRandomSeed) {
-      params.seed += static_cast<std::uint32_t>(choice);  // else all choices would be equal
-    }
+    params.seed = seed_of_choice(params.seed, choice);
     auto sampler = vocabulary_.make_sampler(params);
     if (!sampler) {
       return fail(std::move(sampler.error()));

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <exception>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,9 @@ constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 // character. Looking at one token costs time for each of them; a grammar within
 // check_grammar_cost()'s limits begins with less than a hundredth of this.
 constexpr double kMaxGrammarSeconds = 0.02;
+
+// Below, the quotient logit / temperature overflows.
+constexpr float kLeastTemperature = 1e-6F;
 
 // Of this thread, so that a busy machine is no reason to end an answer.
 double cpu_seconds() {
@@ -62,8 +66,12 @@ Expected<void> check_logits(std::span<const float> logits) {
 
 class LlamaSampler final : public Sampler {
  public:
-  LlamaSampler(SamplerPtr chain, SamplerPtr grammar, bool plain_greedy)
-      : chain_(std::move(chain)), grammar_(std::move(grammar)), plain_greedy_(plain_greedy) {}
+  LlamaSampler(SamplerPtr chain, SamplerPtr grammar, std::vector<llama_token> suppressed,
+               bool plain_greedy)
+      : chain_(std::move(chain)),
+        grammar_(std::move(grammar)),
+        suppressed_(std::move(suppressed)),
+        plain_greedy_(plain_greedy) {}
 
   Expected<std::int32_t> sample(std::span<const float> logits) override {
     if (auto checked = check_logits(logits); !checked) {
@@ -84,36 +92,51 @@ class LlamaSampler final : public Sampler {
 
  private:
   Expected<std::int32_t> sample_with_chain(std::span<const float> logits) {
-    std::int32_t token = draw(logits, /*under_grammar=*/false);
+    std::optional<std::int32_t> token = draw(logits, /*under_grammar=*/false);
+    if (!token) {
+      return fail(StatusCode::kInternal,
+                  "no token is possible: the vocabulary suppresses all that the model allows");
+    }
     const double start = grammar_ != nullptr ? cpu_seconds() : 0;
-    const bool allowed = grammar_ == nullptr || grammar_allows(token);
+    const bool allowed = grammar_ == nullptr || grammar_allows(*token);
     if (grammar_ != nullptr && cpu_seconds() - start > kMaxGrammarSeconds) {
       return fail(StatusCode::kInvalidArgument,
                   "the grammar is too ambiguous: there are too many ways in which it can go on");
     }
     if (!allowed) {
       token = draw(logits, /*under_grammar=*/true);
-      // Checked again: with nothing allowed the chain still picks something, and the grammar
-      // aborts the process when it is fed what it forbids.
-      if (!grammar_allows(token)) {
+      // Checked again: the grammar aborts the process when it is fed what it forbids.
+      if (!token || !grammar_allows(*token)) {
         return fail(StatusCode::kInternal, "the grammar allows no token of this vocabulary here");
       }
     }
     if (grammar_ != nullptr) {
-      llama_sampler_accept(grammar_.get(), token);
+      llama_sampler_accept(grammar_.get(), *token);
     }
-    llama_sampler_accept(chain_.get(), token);
-    return token;
+    llama_sampler_accept(chain_.get(), *token);
+    return *token;
   }
 
-  std::int32_t draw(std::span<const float> logits, bool under_grammar) {
+  // None if every token is impossible: the chain would pick one of them.
+  std::optional<std::int32_t> draw(std::span<const float> logits, bool under_grammar) {
     candidates_.resize(logits.size());
     for (std::size_t i = 0; i < logits.size(); ++i) {
       candidates_[i] = {static_cast<llama_token>(i), logits[i], 0.0F};
     }
+    for (const llama_token token : suppressed_) {
+      // A model file may name any number.
+      if (token >= 0 && static_cast<std::size_t>(token) < candidates_.size()) {
+        candidates_[static_cast<std::size_t>(token)].logit = kImpossible;
+      }
+    }
     llama_token_data_array array{candidates_.data(), candidates_.size(), -1, false};
     if (under_grammar) {
       llama_sampler_apply(grammar_.get(), &array);
+    }
+    if (std::ranges::none_of(candidates_, [](const llama_token_data& candidate) {
+          return candidate.logit > kImpossible;
+        })) {
+      return std::nullopt;
     }
     llama_sampler_apply(chain_.get(), &array);
     KAREZ_CHECK(array.selected >= 0 && array.selected < static_cast<std::int64_t>(array.size),
@@ -130,7 +153,8 @@ class LlamaSampler final : public Sampler {
 
   SamplerPtr chain_;
   SamplerPtr grammar_;  // may be null
-  bool plain_greedy_;   // nothing changes the order of the logits: the chain is not needed
+  std::vector<llama_token> suppressed_;
+  bool plain_greedy_;  // nothing changes the order of the logits: the chain is not needed
   std::vector<llama_token_data> candidates_;
 };
 
@@ -159,24 +183,18 @@ Expected<std::unique_ptr<Sampler>> make_llama_sampler(const Tokenizer& tokenizer
                   "the grammar is not valid GBNF with a rule named root");
     }
   }
-  const int last_n = params.repeat_last_n < 0 ? context_tokens : params.repeat_last_n;
+  // No history is longer than the context, and libllama takes memory for all of it at once.
+  const int last_n =
+      params.repeat_last_n < 0 ? context_tokens : std::min(params.repeat_last_n, context_tokens);
   const bool penalises =
       last_n > 0 && (params.repeat_penalty != 1.0F || params.presence_penalty != 0.0F ||
                      params.frequency_penalty != 0.0F);
-  const bool greedy = params.temperature <= 0.0F;
+  const bool greedy = params.temperature < kLeastTemperature;
 
-  SamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
-  const auto add = [&](llama_sampler* sampler) { llama_sampler_chain_add(chain.get(), sampler); };
   int num_suppressed = 0;
   const llama_token* suppressed = llama_vocab_get_suppress_tokens(vocab, &num_suppressed);
-  if (num_suppressed > 0) {
-    std::vector<llama_logit_bias> biases;
-    for (const llama_token token :
-         std::span(suppressed, static_cast<std::size_t>(num_suppressed))) {
-      biases.push_back({token, kImpossible});
-    }
-    add(llama_sampler_init_logit_bias(llama_vocab_n_tokens(vocab), num_suppressed, biases.data()));
-  }
+  SamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+  const auto add = [&](llama_sampler* sampler) { llama_sampler_chain_add(chain.get(), sampler); };
   if (penalises) {
     add(llama_sampler_init_penalties(llama_vocab_n_tokens(vocab), last_n, params.repeat_penalty,
                                      params.frequency_penalty, params.presence_penalty));
@@ -193,7 +211,9 @@ Expected<std::unique_ptr<Sampler>> make_llama_sampler(const Tokenizer& tokenizer
     add(llama_sampler_init_dist(params.seed));
   }
   const bool plain_greedy = greedy && !penalises && grammar == nullptr && num_suppressed == 0;
-  return std::make_unique<LlamaSampler>(std::move(chain), std::move(grammar), plain_greedy);
+  return std::make_unique<LlamaSampler>(
+      std::move(chain), std::move(grammar),
+      std::vector<llama_token>(suppressed, suppressed + num_suppressed), plain_greedy);
 }
 
 }  // namespace karez

@@ -14,7 +14,7 @@ namespace karez {
 inline constexpr std::uint32_t kRandomSeed = 0xFFFFFFFF;
 
 struct SamplingParams {
-  float temperature = 0.8F;        // 0: greedy
+  float temperature = 0.8F;        // below 1e-6: greedy
   int top_k = 40;                  // 0: off
   float top_p = 0.95F;             // 1: off
   float min_p = 0.05F;             // 0: off

@@ -41,7 +41,7 @@ std::vector<DraftRows> Speculation::draft(std::span<const DraftQuery> queries) {
     if (all > 0) {
       asked.push_back({queries[i].sequence, queries[i].tokens, all, queries[i].kv});
       index.push_back(i);
-    } else if (pays == 0 && options_.max_drafts > 0) {
+    } else if (most > 0 && pays == 0) {
       switch_off(state, true);
     }
   }

@@ -51,6 +51,19 @@ TEST(LlamaSampler, ZeroAndNegativeTemperatureTakeTheMostLikelyToken) {
   }
 }
 
+TEST(LlamaSampler, ATinyTemperatureTakesTheMostLikelyToken) {
+  std::vector<float> logits = flat_logits();
+  logits[0] = 20;
+  logits[1] = 19;
+  logits[2] = 18;
+  for (const float temperature : {1e-45F, 1e-38F, 1e-7F, 1e-6F, 1e-3F}) {
+    const auto s = sampler({.temperature = temperature, .seed = 1});
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_EQ(s->sample(logits), 0) << temperature;
+    }
+  }
+}
+
 TEST(LlamaSampler, TheSameSeedDrawsTheSameTokens) {
   const std::vector<float> logits = flat_logits();
   const auto draw = [&](std::uint32_t seed) {
@@ -92,6 +105,20 @@ TEST(LlamaSampler, PenaltiesSeeThePromptAndTheAnswer) {
   EXPECT_EQ(off->sample(logits), 5);
 }
 
+TEST(LlamaSampler, PenaltiesLookBackAtNoMoreThanTheContext) {
+  std::vector<float> logits = flat_logits();
+  logits[5] = 2;
+  logits[6] = 1.5F;
+  logits[8] = 1.4F;
+  const auto s = sampler({.temperature = 0, .repeat_last_n = 10 * kContext, .presence_penalty = 1});
+  s->accept(5);
+  for (int i = 0; i < kContext - 1; ++i) {
+    s->accept(7);
+  }
+  EXPECT_EQ(s->sample(logits), 6) << "5 is the oldest that is seen";
+  EXPECT_EQ(s->sample(logits), 5) << "and now it is not";
+}
+
 TEST(LlamaSampler, AGrammarLimitsTheAnswer) {
   const TokenId yes = token_of("yes");
   const TokenId no = token_of("no");
@@ -117,6 +144,29 @@ TEST(LlamaSampler, AGrammarThatAllowsNothingIsAnErrorAndNoAbort) {
   const auto token = s->sample(logits);
   ASSERT_FALSE(token);
   EXPECT_THAT(token.error().message(), HasSubstr("the grammar allows no token"));
+}
+
+// As min_tokens forbids the end tokens.
+TEST(LlamaSampler, NoForbiddenTokenIsTakenWhereTheGrammarAllowsNothingElse) {
+  std::vector<float> logits = flat_logits();
+  logits[static_cast<std::size_t>(token_of("yes"))] = 1;
+  std::vector<float> no_end = logits;
+  for (TokenId token = 0; token < tokenizer().vocab_size(); ++token) {
+    if (tokenizer().is_end_of_generation(token)) {
+      no_end[static_cast<std::size_t>(token)] = -kInf;
+    }
+  }
+  for (const float temperature : {0.0F, 0.5F}) {
+    const auto s = sampler(
+        {.temperature = temperature, .top_k = 1, .seed = 1, .grammar = R"(root ::= "yes")"});
+    ASSERT_EQ(s->sample(no_end), token_of("yes"));
+    const auto token = s->sample(no_end);
+    ASSERT_FALSE(token) << *token;
+    EXPECT_THAT(token.error().message(), HasSubstr("the grammar allows no token"));
+    const auto end = s->sample(logits);
+    ASSERT_TRUE(end) << "the sampler is as it was";
+    EXPECT_TRUE(tokenizer().is_end_of_generation(*end));
+  }
 }
 
 // Each a doubles the ways in which the answer can end.

@@ -227,5 +227,77 @@ TEST_P(TwoLevels, FindNearlyAllThatOneLevelFindsWhereNeighboursAreAlike) {
   EXPECT_GE(both.size(), 58U);  // a quarter chosen at random would have 19
 }
 
+// Archived pages of one block are entries of their own and share its id.
+TEST_P(TwoLevels, SelectAmongPagesOfFewIdsAsAmongBlocksOfTheSameKeys) {
+  constexpr int kDim = 64;
+  constexpr int kPages = 3;
+  constexpr int kFirstPage = 2;
+  constexpr int kEndPage = kFirstPage + 40 * kPages;
+  constexpr int kEntries = kEndPage + 8;
+  constexpr int kTwoLevelFrom = 100;
+  KVCacheSpec spec;
+  spec.num_layers = 1;
+  spec.num_kv_heads = 1;
+  spec.head_dim = kDim;
+  const BlockIdRange few{0, 50};
+  const BlockIdRange many{0, kEntries};
+  const KeyIndex packed = std::move(
+      KeyIndex::create(spec, KeyIndexKind::kR2, std::span(&few, 1), {}, kTwoLevelFrom, kPages)
+          .value());
+  const KeyIndex plain = std::move(
+      KeyIndex::create(spec, KeyIndexKind::kR2, std::span(&many, 1), {}, kTwoLevelFrom).value());
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  std::vector<float> keys(std::size_t{kBlockSize} * kDim);
+  std::vector<float> query(std::size_t{3} * kDim);
+  std::generate(query.begin(), query.end(), [&] { return normal(random); });
+  std::vector<BlockId> packed_table;
+  std::vector<BlockId> plain_table;
+  std::vector<std::uint8_t> pages;
+  std::uint32_t next_id = 0;
+  for (int entry = 0; entry < kEntries; ++entry) {
+    std::generate(keys.begin(), keys.end(), [&] { return normal(random); });
+    const KeyIndexView of_plain = plain.view(0);
+    plain_table.emplace_back(static_cast<std::uint32_t>(entry));
+    index_whole_block(KeyIndexKind::kR2, kDim, of_plain.record(0, plain_table.back()),
+                      of_plain.coarse_record(0, plain_table.back()), keys.data(), nullptr);
+    const KeyIndexView of_packed = packed.view(0);
+    if (entry < kFirstPage || entry >= kEndPage) {
+      packed_table.emplace_back(next_id++);
+      index_whole_block(KeyIndexKind::kR2, kDim, of_packed.record(0, packed_table.back()),
+                        of_packed.coarse_record(0, packed_table.back()), keys.data(), nullptr);
+      continue;
+    }
+    const int page = (entry - kFirstPage) % kPages;
+    pages.push_back(static_cast<std::uint8_t>(page));
+    packed_table.emplace_back(next_id);
+    next_id += page == kPages - 1 ? 1 : 0;
+    index_whole_block(KeyIndexKind::kR2, kDim, of_packed.page_record(0, packed_table.back(), page),
+                      of_packed.coarse_page_record(0, packed_table.back(), page), keys.data(),
+                      nullptr);
+  }
+  ASSERT_EQ(next_id, few.count);
+  std::vector<std::vector<std::int32_t>> lists;
+  for (const bool is_packed : {false, true}) {
+    SequenceRows rows;
+    rows.tables = {is_packed ? packed_table : plain_table};
+    rows.first_position = kEntries * kBlockSize - 1;
+    rows.num_rows = 1;
+    rows.first_sparse_position = 0;
+    if (is_packed) {
+      rows.archived = {kFirstPage, kEndPage, pages};
+    }
+    RowSelector selector({1, 1, 3, kDim, 0.125F * 1.4427F, 1, GetParam()},
+                         two_levels(256, kTwoLevelFrom));
+    selector.plan(std::span(&rows, 1), 0);
+    const KeyIndex& index = is_packed ? packed : plain;
+    ASSERT_TRUE(selector.run(0, index.view(0), {query.data(), query.size()}, 0));
+    const auto list = selector.list(0, 0);
+    lists.emplace_back(list.begin(), list.end());
+  }
+  EXPECT_EQ(lists[0].size(), 16U);
+  EXPECT_EQ(lists[1], lists[0]);
+}
+
 }  // namespace
 }  // namespace karez

@@ -280,11 +280,24 @@ TEST(KeyIndex, CoarseRecordsAreThereForLongContextsOnlyAndCopiedWithTheirBlock) 
   }
 }
 
+TEST(KeyIndex, CoarseRecordsAreThereWhereATableOfPagesCanBeLongWithFewIds) {
+  const KVCacheSpec spec = two_group_spec();
+  const auto ranges = ranges_of_40_slots(spec);  // 10 blocks in the layers with an index
+  const auto has_coarse = [&](KeyIndexKind kind, int two_level_blocks, int pages) {
+    return KeyIndex::create(spec, kind, ranges, {}, two_level_blocks, pages)->view(1).has_coarse();
+  };
+  EXPECT_TRUE(has_coarse(KeyIndexKind::kR2, 20, 3));
+  EXPECT_TRUE(has_coarse(KeyIndexKind::kR3, 29, 3));
+  EXPECT_FALSE(has_coarse(KeyIndexKind::kR2, 30, 3));
+  EXPECT_FALSE(has_coarse(KeyIndexKind::kR2, 20, 2));
+  EXPECT_FALSE(has_coarse(KeyIndexKind::kMean, 20, 3));
+}
+
 TEST(KeyIndex, PagesHaveRecordsOfTheirOwnOnRequestThatAreCopiedWithTheirBlock) {
   const KVCacheSpec spec = two_group_spec();
   const auto ranges = ranges_of_40_slots(spec);
   EXPECT_FALSE(KeyIndex::create(spec, KeyIndexKind::kR2, ranges)->view(1).has_pages());
-  const KeyIndex plain = KeyIndex::create(spec, KeyIndexKind::kR2, ranges, {}, 10, 3).value();
+  const KeyIndex plain = KeyIndex::create(spec, KeyIndexKind::kR2, ranges, {}, 30, 3).value();
   EXPECT_EQ(plain.bytes(), 2U * 2U * 10U * 4U * 288U);
   EXPECT_TRUE(plain.view(1).has_pages());
   EXPECT_FALSE(plain.view(0).has_pages());

@@ -69,6 +69,39 @@ TEST(BenchReport, ACrossoverIsWhereSparsePaysFromThereOn) {
   EXPECT_EQ(found[1].concurrency, 2);
 }
 
+TEST(BenchReport, EachVariantHasACrossoverOfItsOwn) {
+  BenchReport report;
+  for (const auto& [variant, concurrency, ratio] :
+       {std::tuple("draft:25%", 1, 0.5), std::tuple("off:25%", 1, 0.5),
+        std::tuple("draft:25%", 4, 1.5), std::tuple("off:25%", 4, 0.9)}) {
+    BenchRun run;
+    run.kv_type = "bf16";
+    run.depth = 512;
+    run.token_budget = 1024;
+    run.concurrency = concurrency;
+    run.variant = variant;
+    run.decode_over_dense = ratio;
+    report.runs.push_back(run);
+  }
+  const auto found = find_crossovers(report.runs);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].variant, "draft:25%");
+  EXPECT_EQ(found[0].concurrency, 4);
+  EXPECT_EQ(found[1].variant, "off:25%");
+  EXPECT_EQ(found[1].concurrency, std::nullopt);
+  EXPECT_THAT(to_table(report), testing::HasSubstr("budget 1024 at depth 512 (bf16, draft:25%): "
+                                                   "sparse is at least as fast as dense from 4"));
+  const nlohmann::json crossovers = to_json(report).at("crossovers");
+  EXPECT_EQ(crossovers.at(0).at("variant"), "draft:25%");
+  EXPECT_EQ(crossovers.at(1).at("variant"), "off:25%");
+  report.runs.resize(1);
+  report.runs.front().variant.clear();
+  report.runs.push_back(report.runs.front());
+  report.runs.back().concurrency = 2;
+  EXPECT_FALSE(to_json(report).at("crossovers").at(0).contains("variant"));
+  EXPECT_THAT(to_table(report), testing::HasSubstr("at depth 512 (bf16): sparse is slower"));
+}
+
 // Other programs read these names.
 TEST(BenchReport, JsonRunsHaveTheDocumentedKeys) {
   const nlohmann::json json = to_json(two_runs());

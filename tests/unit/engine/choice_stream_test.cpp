@@ -21,10 +21,34 @@ class ChoiceStreamTest : public testing::Test {
   Request request_;
   FakeVocabulary vocabulary_{kVocabSize, {{20, "\xC3"}, {21, "\xA9"}, {22, "xyz"}}};
 
+  // Like one with a grammar that allows a text of so many tokens.
+  class CompleteAfter final : public Sampler {
+   public:
+    explicit CompleteAfter(int num_tokens) : tokens_left_(num_tokens) {}
+    Expected<std::int32_t> sample(std::span<const float> logits) override {
+      if (tokens_left_ > 0) {
+        --tokens_left_;
+        return greedy_.sample(logits);
+      }
+      if (logits[0] == -std::numeric_limits<float>::infinity()) {
+        return fail(StatusCode::kInternal, "the grammar allows no token");
+      }
+      return 0;
+    }
+    void accept(std::int32_t /*token*/) override {}
+
+   private:
+    GreedySampler greedy_;
+    int tokens_left_;
+  };
   // Feeds logits that prefer the given tokens, the second one less, until the answer ends.
-  std::vector<GenerationEvent> run(const std::vector<TokenId>& tokens, int max_tokens = 100) {
+  std::vector<GenerationEvent> run(const std::vector<TokenId>& tokens, int max_tokens = 100,
+                                   std::unique_ptr<Sampler> sampler = nullptr) {
+    if (sampler == nullptr) {
+      sampler = std::make_unique<GreedySampler>();
+    }
     ChoiceStream stream(std::make_shared<const Request>(request_), 3, max_tokens, vocabulary_,
-                        std::make_unique<GreedySampler>());
+                        std::move(sampler));
     std::vector<GenerationEvent> events;
     std::vector<float> scratch;
     for (const TokenId token : tokens) {
@@ -90,6 +114,22 @@ TEST_F(ChoiceStreamTest, MinTokensForbidsEveryEnd) {
   EXPECT_EQ(text_of(events), "bbc");
   EXPECT_EQ(events.back().stop_match, "b");
   EXPECT_EQ(events.back().generated_tokens, 4);
+}
+
+TEST_F(ChoiceStreamTest, AGrammarThatIsCompleteEndsTheAnswerBeforeMinTokens) {
+  request_.min_tokens = 5;
+  request_.sampling.grammar = "root ::= \"bc\"";
+  const auto events = run({1, 2, 3, 3}, 100, std::make_unique<CompleteAfter>(2));
+  EXPECT_EQ(text_of(events), "bc");
+  EXPECT_EQ(events.back().finished, FinishReason::kStop);
+  EXPECT_FALSE(events.back().error);
+  EXPECT_EQ(events.back().generated_tokens, 3);
+}
+
+TEST_F(ChoiceStreamTest, WithoutAGrammarMinTokensHolds) {
+  request_.min_tokens = 5;
+  const auto events = run({1, 2, 3, 3}, 100, std::make_unique<CompleteAfter>(2));
+  EXPECT_EQ(events.back().finished, FinishReason::kError);
 }
 
 TEST_F(ChoiceStreamTest, NothingOfAStopTextLeaks) {

@@ -208,6 +208,47 @@ TEST_F(EngineTest, RunsSeveralChoices) {
   EXPECT_EQ(engine_->stats().generated_tokens, 36);
 }
 
+// Keeps the seeds of the samplers that were asked for. One thread submits.
+class SeedRecorder final : public Vocabulary {
+ public:
+  int size() const override { return fake_.size(); }
+  std::string piece(TokenId token) const override { return fake_.piece(token); }
+  std::span<const TokenId> end_tokens() const override { return fake_.end_tokens(); }
+  Expected<std::unique_ptr<Sampler>> make_sampler(const SamplingParams& params) const override {
+    seeds_.push_back(params.seed);
+    return fake_.make_sampler(params);
+  }
+  std::vector<std::uint32_t> take_seeds() const { return std::exchange(seeds_, {}); }
+
+ private:
+  FakeVocabulary fake_{kVocabSize};
+  mutable std::vector<std::uint32_t> seeds_;
+};
+
+TEST_F(EngineTest, SeedsOfChoicesDifferAndNoneBecomesRandom) {
+  const KVCacheSpec spec = PagedFakeRunner::kv_spec({40, 0});
+  const SeedRecorder recorder;
+  auto engine = Engine::create(
+      options_, std::make_unique<PagedFakeRunner>(kVocabSize),
+      std::move(
+          KVCacheManager::create(spec, static_cast<std::int64_t>(spec.slot_bytes()) * 200).value()),
+      recorder);
+  ASSERT_TRUE(engine);
+  const auto seeds_of = [&](std::uint32_t seed, int num_choices) {
+    Request several = request(10, 1);
+    several.num_choices = num_choices;
+    several.sampling.seed = seed;
+    Collector collector(num_choices);
+    EXPECT_TRUE((*engine)->submit(several, collector.callback()));
+    collector.wait();
+    return recorder.take_seeds();
+  };
+  using Seeds = std::vector<std::uint32_t>;
+  EXPECT_EQ(seeds_of(7, 3), (Seeds{7, 8, 9}));
+  EXPECT_EQ(seeds_of(0xFFFFFFFD, 4), (Seeds{0xFFFFFFFD, 0xFFFFFFFE, 0, 1}));
+  EXPECT_EQ(seeds_of(0xFFFFFFFF, 2), (Seeds{0xFFFFFFFF, 0xFFFFFFFF})) << "random ones";
+}
+
 TEST_F(EngineTest, EndsWithLengthWhenTheFastTierIsFull) {
   start(/*num_slots=*/8);  // windows of 40 tokens take four blocks at most, so 64 tokens fit
   const auto answer = run(request(30, 150));

@@ -69,6 +69,16 @@ TEST_F(SpeculationTest, ADrafterThatKnowsGetsLongerDrafts) {
   EXPECT_EQ(speculation_->stats().sequences_off, 0);
 }
 
+TEST_F(SpeculationTest, ASequenceThatCanUseNoDraftIsNotSwitchedOff) {
+  start(true, true);
+  for (int i = 0; i < 10; ++i) {
+    step();
+  }
+  EXPECT_EQ(step(0), 0);
+  EXPECT_EQ(speculation_->stats().switched_off, 0);
+  EXPECT_EQ(speculation_->stats().sequences_off, 0);
+}
+
 TEST_F(SpeculationTest, ADrafterThatDoesNotPayIsSwitchedOffAndCounted) {
   for (const bool is_free : {true, false}) {
     start(false, is_free);
