@@ -305,7 +305,7 @@ void select_blocks(const SelectionShape& shape, std::span<const HeadMasses> head
   add_range(0, shape.sink_blocks);
   if (shape.selects_all()) {
     add_range(shape.sink_blocks, shape.recent_begin);
-  } else {
+  } else if (chooses || !extras.runners_up.empty()) {
     const auto num_best = static_cast<std::size_t>(shape.num_best);
     choose(shape, scratch, out.subspan(count, num_best), extras.runners_up);
     count += num_best;

@@ -74,8 +74,10 @@ TEST_F(SpeculationTest, ASequenceThatCanUseNoDraftIsNotSwitchedOff) {
   for (int i = 0; i < 10; ++i) {
     step();
   }
+  ASSERT_EQ(speculation_->stats().sequences_off, 0);
+  const auto before = speculation_->stats().switched_off;
   EXPECT_EQ(step(0), 0);
-  EXPECT_EQ(speculation_->stats().switched_off, 0);
+  EXPECT_EQ(speculation_->stats().switched_off, before);
   EXPECT_EQ(speculation_->stats().sequences_off, 0);
 }
 
