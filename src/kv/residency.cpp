@@ -216,6 +216,7 @@ ResidencyStats Residency::stats() const {
   const TierCapacity capacity = queue_.tier().capacity();
   stats.home_bytes_total = capacity.capacity_bytes();
   stats.home_bytes_used = capacity.used_bytes();
+  stats.home_blocks_total = capacity.num_extents * kExtentBlocks;
   for (const Row& row : rows_) {
     stats.blocks_clean += row.clean;
   }
