@@ -220,13 +220,17 @@ std::int64_t kv_bytes_for_sequence(const KVCacheSpec& spec, std::int64_t num_tok
 Expected<void> check_room_with_home(const KVCacheManager& kv, std::int64_t num_tokens) {
   const KVCacheSpec& spec = kv.spec();
   const auto slot_bytes = static_cast<std::int64_t>(spec.slot_bytes());
-  const std::int64_t home_bytes = spec.slots_for_sequence(num_tokens, kBlockSize) * slot_bytes;
-  const std::int64_t home_total = kv.residency()->stats().home_bytes_total;
-  if (home_bytes > home_total) {
-    return fail(StatusCode::kResourceExhausted,
-                fmt::format("the tier below the fast one (--kv-host-bytes, --kv-disk-bytes) has {} "
-                            "bytes; {} tokens need {} bytes ({})",
-                            home_total, num_tokens, home_bytes, format_bytes(home_bytes)));
+  const std::int64_t home_blocks = spec.slots_for_sequence(num_tokens, kBlockSize);
+  const ResidencyStats home = kv.residency()->stats();
+  if (home_blocks > home.home_blocks_total) {
+    // A block may take more at home than a slot.
+    const std::int64_t home_bytes =
+        home_blocks * (home.home_bytes_total / std::max<std::int64_t>(1, home.home_blocks_total));
+    return fail(
+        StatusCode::kResourceExhausted,
+        fmt::format("the tier below the fast one (--kv-host-bytes, --kv-disk-bytes) has {} "
+                    "bytes; {} tokens need {} bytes ({})",
+                    home.home_bytes_total, num_tokens, home_bytes, format_bytes(home_bytes)));
   }
   const std::int64_t fast_bytes = slot_bytes * (spec.num_kv_heads * num_blocks(num_tokens) +
                                                 2 * spec.slots_for_sequence(kBlockSize, 1) + 1);

@@ -24,8 +24,8 @@ void KVCacheManager::on_evict(std::function<void(BlockId)> callback) {
 }
 
 std::int64_t KVCacheManager::slots_available() const {
-  // extend() waits for prefetches if it needs their slots.
-  return impl_->blocks.num_available_slots() +
+  // extend() waits for prefetches and writes if it needs their slots.
+  return impl_->blocks.num_available_slots() + impl_->blocks.num_idle_busy_slots() +
          (impl_->residency == nullptr ? 0 : impl_->residency->num_fetching_slots());
 }
 

@@ -74,7 +74,7 @@ bool LogicalBlocks::allocate(int group, std::span<BlockId> out) {
     range.high_water = std::max(range.high_water, std::size_t{id} + 1);
     block = BlockId(range.first_id + id);
     references_[block.value] = 1;
-    presence_[block.value] = {static_cast<std::uint32_t>(range.slots_per_block), 0};
+    presence_[block.value] = {static_cast<std::uint32_t>(range.slots_per_block), 0, 0};
   }
   taken_.resize(out.size());
   std::size_t row = range.first_entry;
@@ -150,7 +150,8 @@ void LogicalBlocks::remove_idle(BlockId block) {
   idle_.remove(block);
   --num_idle_;
   idle_slots_ -= presence.slots;
-  idle_unclean_slots_ -= presence.slots - presence.clean;
+  idle_unclean_slots_ -= presence.num_unclean();
+  idle_busy_slots_ -= presence.busy;
 }
 
 void LogicalBlocks::evict_until_free(std::int64_t slots) {
@@ -208,27 +209,34 @@ std::vector<BlockRow> LogicalBlocks::rows() const {
 void LogicalBlocks::put_slot(BlockId block, std::size_t entry, SlotId slot) {
   KAREZ_CHECK(slots_[entry].is_none(), "the block has a slot already");
   slots_[entry] = slot;
-  note_presence(block, 1, 0);
+  note_presence(block, 1, 0, 0);
 }
 
 SlotId LogicalBlocks::take_slot(BlockId block, std::size_t entry) {
   KAREZ_CHECK(!slots_[entry].is_none(), "the block has no slot to take");
-  note_presence(block, -1, 0);
+  note_presence(block, -1, 0, 0);
   return std::exchange(slots_[entry], SlotId::none());
 }
 
 void LogicalBlocks::add_clean(BlockId block, std::int64_t change) {
-  note_presence(block, 0, change);
+  note_presence(block, 0, change, 0);
 }
 
-void LogicalBlocks::note_presence(BlockId block, std::int64_t slots, std::int64_t clean) {
+void LogicalBlocks::add_busy(BlockId block, std::int64_t change) {
+  note_presence(block, 0, 0, change);
+}
+
+void LogicalBlocks::note_presence(BlockId block, std::int64_t slots, std::int64_t clean,
+                                  std::int64_t busy) {
   Presence& presence = presence_[block.value];
   presence.slots = static_cast<std::uint32_t>(presence.slots + slots);
   presence.clean = static_cast<std::uint32_t>(presence.clean + clean);
+  presence.busy = static_cast<std::uint32_t>(presence.busy + busy);
   num_clean_slots_ += clean;
   if (idle_.contains(block)) {
     idle_slots_ += slots;
-    idle_unclean_slots_ += slots - clean;
+    idle_unclean_slots_ += slots - clean - busy;
+    idle_busy_slots_ += busy;
   }
 }
 
@@ -254,7 +262,8 @@ void LogicalBlocks::free_if_unused(BlockId block) {
     idle_.push_newest(block);
     ++num_idle_;
     idle_slots_ += presence.slots;
-    idle_unclean_slots_ += presence.slots - presence.clean;
+    idle_unclean_slots_ += presence.num_unclean();
+    idle_busy_slots_ += presence.busy;
     return;
   }
   free(block);

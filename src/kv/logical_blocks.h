@@ -12,7 +12,7 @@
 // Does not know sequences; KVCacheManager keeps one reference for each block table entry.
 //
 // Memory: the slot table takes 4 bytes for each slot, or block at home, and layer group (any group
-// may fill everything), a block 16 bytes of counts, 8 of links and one flag, and free lists one bit
+// may fill everything), a block 20 bytes of counts, 8 of links and one flag, and free lists one bit
 // for each slot and block.
 //
 // Thread: one owner thread; layer() views may be read by others while the owner changes nothing.
@@ -94,11 +94,13 @@ class LogicalBlocks {
   KVLayerView layer(int layer) const;
   const BlockPool& pool() const { return pool_; }
 
-  // Slots that allocate() can give: free ones, those of idle blocks, clean ones.
+  // Slots that allocate() can give: free ones, clean ones, those of idle blocks that nobody reads.
   std::int64_t num_available_slots() const {
     return pool_.num_free() + idle_unclean_slots_ + num_clean_slots_;
   }
   std::int64_t num_idle_slots() const { return idle_slots_; }
+  // Of these, those that are being written home: available when that has ended.
+  std::int64_t num_idle_busy_slots() const { return idle_busy_slots_; }
   std::int64_t num_used() const;  // blocks with slots that are not idle
   std::int64_t num_shared() const { return num_shared_; }
   std::int64_t num_pins() const { return num_pins_; }
@@ -108,7 +110,8 @@ class LogicalBlocks {
   std::uint32_t first_id(int group) const { return ranges_[index(group)].first_id; }
   std::size_t num_ids(int group) const { return stride(ranges_[index(group)]); }
 
-  // For Residency, which says what is clean: in the fast tier and at home.
+  // For Residency, which says what is clean (in the fast tier and at home) and what is busy (in the
+  // fast tier, being written home).
   // Borrowed; set before any block is allocated.
   void set_residency(Residency* residency) { residency_ = residency; }
   // [layer, KV head], the order of the slot table within a group.
@@ -123,6 +126,8 @@ class LogicalBlocks {
   SlotId take_slot(BlockId block, std::size_t entry);
   // So many slots of the block have become clean, or are not any more.
   void add_clean(BlockId block, std::int64_t change);
+  // Likewise busy. Its slot is not free when the block is.
+  void add_busy(BlockId block, std::int64_t change);
   bool is_used(BlockId block) const {
     return references_[block.value] > 0 || pins_[block.value] > 0;
   }
@@ -147,6 +152,8 @@ class LogicalBlocks {
   struct Presence {
     std::uint32_t slots = 0;
     std::uint32_t clean = 0;  // of these
+    std::uint32_t busy = 0;   // of these, and not clean
+    std::int64_t num_unclean() const { return std::int64_t{slots} - clean - busy; }
   };
   struct LayerPlace {
     int group;
@@ -161,7 +168,7 @@ class LogicalBlocks {
   void free_if_unused(BlockId block);
   void free(BlockId block);
   void remove_idle(BlockId block);
-  void note_presence(BlockId block, std::int64_t slots, std::int64_t clean);
+  void note_presence(BlockId block, std::int64_t slots, std::int64_t clean, std::int64_t busy);
   // Until so many slots are free. Requires: num_available_slots() is as much.
   void evict_until_free(std::int64_t slots);
   // The slots of one block lie this far apart in slots_, from its first entry on.
@@ -186,7 +193,8 @@ class LogicalBlocks {
   std::function<void(BlockId)> on_evict_;  // may be empty
   Residency* residency_ = nullptr;         // may be null: every block has all its slots
   std::int64_t idle_slots_ = 0;
-  std::int64_t idle_unclean_slots_ = 0;
+  std::int64_t idle_unclean_slots_ = 0;  // neither clean nor busy
+  std::int64_t idle_busy_slots_ = 0;
   std::int64_t num_clean_slots_ = 0;
   std::int64_t num_idle_ = 0;
   std::int64_t num_shared_ = 0;

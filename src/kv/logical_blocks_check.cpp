@@ -18,6 +18,8 @@ std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_referen
   std::int64_t pins = 0;
   std::int64_t idle = 0;
   std::int64_t idle_slots = 0;
+  std::int64_t idle_unclean = 0;
+  std::int64_t idle_busy = 0;
   for (const Range& range : ranges_) {
     for (std::uint32_t i = 0; i < range.free.size(); ++i) {
       const std::uint32_t id = range.first_id + i;
@@ -32,6 +34,8 @@ std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_referen
       if (idle_.contains(BlockId(id))) {
         ++idle;
         idle_slots += presence_[id].slots;
+        idle_unclean += presence_[id].num_unclean();
+        idle_busy += presence_[id].busy;
       }
     }
   }
@@ -49,6 +53,10 @@ std::string LogicalBlocks::check(std::span<const std::uint32_t> expected_referen
   if (idle != num_idle_ || idle_slots != idle_slots_) {
     return fmt::format("{} blocks with {} slots are idle, counted were {} with {}", idle,
                        idle_slots, num_idle_, idle_slots_);
+  }
+  if (idle_unclean != idle_unclean_slots_ || idle_busy != idle_busy_slots_) {
+    return fmt::format("{} slots of idle blocks are not clean and {} busy, counted were {} and {}",
+                       idle_unclean, idle_busy, idle_unclean_slots_, idle_busy_slots_);
   }
   return {};
 }
@@ -74,9 +82,11 @@ std::string LogicalBlocks::check_block(const Range& range, std::uint32_t id,
   std::size_t entry = range.first_entry + (id - range.first_id);
   std::uint32_t num_slots = 0;
   std::uint32_t num_clean = 0;
+  std::uint32_t num_busy = 0;
   for (std::int64_t i = 0; i < range.slots_per_block; ++i) {
     const SlotId slot = slots_[entry];
     const bool is_home = residency_ != nullptr && residency_->is_home(entry);
+    const bool is_writing = residency_ != nullptr && residency_->is_writing(entry);
     entry += stride(range);
     if (!used && (!slot.is_none() || is_home)) {
       return fmt::format("block {} is free and still has block {}", id, i);
@@ -89,6 +99,7 @@ std::string LogicalBlocks::check_block(const Range& range, std::uint32_t id,
     }
     ++num_slots;
     num_clean += is_home ? 1 : 0;
+    num_busy += is_writing ? 1 : 0;
     if (slot.value >= pool_.num_slots() || !pool_.is_held(slot)) {
       return fmt::format("block {} owns slot {}, which the pool has not handed out", id,
                          slot.value);
@@ -98,9 +109,11 @@ std::string LogicalBlocks::check_block(const Range& range, std::uint32_t id,
     }
     seen[slot.value] = true;
   }
-  if (presence_[id].slots != num_slots || presence_[id].clean != num_clean) {
-    return fmt::format("block {} has {} slots, {} of them clean, counted were {} and {}", id,
-                       num_slots, num_clean, presence_[id].slots, presence_[id].clean);
+  const Presence& counted = presence_[id];
+  if (counted.slots != num_slots || counted.clean != num_clean || counted.busy != num_busy) {
+    return fmt::format(
+        "block {} has {} slots, {} of them clean and {} busy, counted were {}, {} and {}", id,
+        num_slots, num_clean, num_busy, counted.slots, counted.clean, counted.busy);
   }
   return {};
 }

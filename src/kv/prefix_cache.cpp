@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv/residency.h"
 #include "kv/window_blocks.h"
 
 namespace karez {
@@ -127,13 +128,19 @@ bool PrefixCache::publish_block(SequenceId sequence, std::string_view salt, Bloc
   Entry* entry = find(hash, chain, salt, tokens);
   const auto index = static_cast<std::size_t>(chain.num_blocks);
   const int num_groups = static_cast<int>(kv_.layer_groups().size());
+  // None also where the content is lost: whoever found the block would lose it too.
+  const auto own_block = [&](int group) {
+    const BlockId own = kv_.table(sequence, group)[index];
+    const Residency* residency = kv_.residency();
+    return residency != nullptr && residency->is_lost(own) ? BlockId::none() : own;
+  };
   if (entry == nullptr) {
     bool has_block = false;
     for (int g = 0; g < num_groups; ++g) {
-      has_block = has_block || !kv_.table(sequence, g)[index].is_none();
+      has_block = has_block || !own_block(g).is_none();
     }
     if (!has_block) {
-      return false;  // it fell out of all windows
+      return false;  // it fell out of all windows, or is lost
     }
     if (entries_.contains(hash)) {
       return false;
@@ -150,7 +157,7 @@ bool PrefixCache::publish_block(SequenceId sequence, std::string_view salt, Bloc
     }
   }
   for (std::size_t g = 0; g < entry->blocks.size(); ++g) {
-    const BlockId own = kv_.table(sequence, static_cast<int>(g))[index];
+    const BlockId own = own_block(static_cast<int>(g));
     if (entry->blocks[g].is_none() && !own.is_none()) {
       kv_.cache(own);
       entry->blocks[g] = own;

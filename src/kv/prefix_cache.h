@@ -104,7 +104,7 @@ class PrefixCache {
               BlockTokens tokens);
   // Whether the entry that the chain ends with still exists.
   bool is_alive(const PrefixChain& chain) const;
-  // False: another content has this name, or the sequence has given up the block.
+  // False: another content has this name, or the sequence's block is gone.
   bool publish_block(SequenceId sequence, std::string_view salt, BlockTokens tokens,
                      PrefixChain& chain);
   void forget(BlockId block);

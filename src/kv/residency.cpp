@@ -17,8 +17,14 @@ constexpr TransferQueueOptions kQueueOptions{
 
 }  // namespace
 
-Residency::Residency(LogicalBlocks& blocks, std::unique_ptr<Tier> home, const Clock& clock)
-    : blocks_(blocks), clock_(clock), queue_(std::move(home), kQueueOptions, clock) {
+Residency::Residency(LogicalBlocks& blocks, std::unique_ptr<Tier> home, const Clock& clock,
+                     std::uint32_t first_call)
+    : blocks_(blocks),
+      clock_(clock),
+      queue_(std::move(home), kQueueOptions, clock),
+      now_(first_call),
+      step_start_(first_call + 1),
+      previous_step_start_(first_call) {
   std::size_t num_entries = 0;
   std::size_t num_extents = 0;
   for (const BlockRow& row : blocks.rows()) {
@@ -42,6 +48,11 @@ Residency::Residency(LogicalBlocks& blocks, std::unique_ptr<Tier> home, const Cl
 
 // The tier may still read the slots of writes; the queue's destructor waits for it.
 Residency::~Residency() = default;
+
+void Residency::set_trace(TraceWriter* trace) {
+  trace_ = trace;
+  queue_.set_trace(trace);
+}
 
 std::span<Residency::Row> Residency::rows_of(BlockId block) {
   std::size_t first = 0;
@@ -95,6 +106,7 @@ void Residency::forget(BlockId block) {
     note_wasted(entry);
     const std::uint8_t state = std::exchange(state_[entry], std::uint8_t{0});
     if ((state & kWriting) != 0) {
+      blocks_.add_busy(block, -1);
       loose_.insert(blocks_.take_slot(block, entry).value);
     } else if ((state & kHome) != 0 && !blocks_.slot_at(entry).is_none()) {
       set_clean(row, block, false);
@@ -146,6 +158,15 @@ bool Residency::is_any_home(BlockId block) const {
       rows_of(block), [&](const Row& row) { return state_[entry_of(row, block.value)] != 0; });
 }
 
+bool Residency::was_read(int layer, int kv_head, BlockId block) const {
+  const std::size_t entry = entry_of(row_at(layer, kv_head), block.value);
+  return stamp_[entry] >= step_start_ && (state_[entry] & kGuess) == 0;
+}
+
+std::int64_t Residency::num_loose_slots() const {
+  return static_cast<std::int64_t>(loose_.size()) + num_fetching_slots() + 1;
+}
+
 bool Residency::reopen(BlockId block) {
   wants_write_[block.value] = false;
   if (is_lost(block)) {
@@ -158,8 +179,12 @@ bool Residency::reopen(BlockId block) {
   for (Row& row : rows) {
     abandon_fetch(entry_of(row, block.value));
   }
-  settle();
+  wait_for_transfers(/*submits_writes=*/false);
   wants_write_[block.value] = false;  // a write that failed asks again
+  if (std::ranges::any_of(rows,
+                          [&](const Row& row) { return is_writing(entry_of(row, block.value)); })) {
+    return false;  // the tier hangs
+  }
   begin_call();
   for (Row& row : rows) {
     const std::size_t entry = entry_of(row, block.value);
@@ -191,6 +216,7 @@ ResidencyStats Residency::stats() const {
   const TierCapacity capacity = queue_.tier().capacity();
   stats.home_bytes_total = capacity.capacity_bytes();
   stats.home_bytes_used = capacity.used_bytes();
+  stats.home_blocks_total = capacity.num_extents * kExtentBlocks;
   for (const Row& row : rows_) {
     stats.blocks_clean += row.clean;
   }

@@ -58,8 +58,9 @@ namespace karez {
 
 class Residency {
  public:
-  // clock: the tier's; must outlive this.
-  Residency(LogicalBlocks& blocks, std::unique_ptr<Tier> home, const Clock& clock);
+  // clock: the tier's; must outlive this. first_call: another one only for tests.
+  Residency(LogicalBlocks& blocks, std::unique_ptr<Tier> home, const Clock& clock,
+            std::uint32_t first_call = 1);
   ~Residency();
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
@@ -72,7 +73,8 @@ class Residency {
 
   // Free slots, as many as can be had without losing anything; waits for writes if they help.
   void make_room(std::int64_t slots);
-  // Waits until what is on its way, home or from there, has arrived, or some seconds.
+  // Waits until what waits for its way home, or is on its way from or to there, has arrived, or
+  // some seconds. After these it waits again only when the tier has answered.
   void settle();
 
   // Before the layers of a step.
@@ -104,10 +106,7 @@ class Residency {
   float num_entering(int layer, int kv_head) const;
 
   // What moves, and when loads wait. Null: no trace; borrowed.
-  void set_trace(TraceWriter* trace) {
-    trace_ = trace;
-    queue_.set_trace(trace);
-  }
+  void set_trace(TraceWriter* trace);
 
   // None: it is not at home, or not yet.
   std::optional<HomePlace> place_at_home(int layer, int kv_head, BlockId block) const;
@@ -116,7 +115,7 @@ class Residency {
   void adopt(int layer, int kv_head, BlockId first, ExtentId extent);
 
   // Before the block is written to again: it is wholly in the fast tier and not at home any more.
-  // False: it is lost.
+  // False: it is lost, or is still being written home.
   [[nodiscard]] bool reopen(BlockId block);
   // The block is freed.
   void forget(BlockId block);
@@ -124,17 +123,13 @@ class Residency {
   // Whether any of its blocks is at home, or on the way.
   bool is_any_home(BlockId block) const;
   bool is_home(std::size_t entry) const { return (state_[entry] & kHome) != 0; }
+  bool is_writing(std::size_t entry) const { return (state_[entry] & kWriting) != 0; }
   // Whether the last step has named it.
-  bool was_read(int layer, int kv_head, BlockId block) const {
-    const std::size_t entry = entry_of(row_at(layer, kv_head), block.value);
-    return stamp_[entry] >= step_start_ && (state_[entry] & kGuess) == 0;
-  }
+  bool was_read(int layer, int kv_head, BlockId block) const;
   bool is_lost(BlockId block) const { return lost_blocks_.contains(block.value); }
   // Slots that are nobody's: those of freed blocks in transfers, those that are read into ahead of
   // need, and a spare one.
-  std::int64_t num_loose_slots() const {
-    return static_cast<std::int64_t>(loose_.size()) + num_fetching_slots() + 1;
-  }
+  std::int64_t num_loose_slots() const;
   // Those read into ahead of need: settle() makes room of them.
   std::int64_t num_fetching_slots() const { return static_cast<std::int64_t>(fetches_.size()); }
   ResidencyStats stats() const;
@@ -208,6 +203,8 @@ class Residency {
   }
 
   // residency_write.cpp
+  void wait_for_transfers(bool submits_writes);
+  bool has_writes_waiting();
   void pump_writes();
   bool submit_write(Row& row, std::uint32_t first, std::uint32_t count);
   void take_results();
@@ -215,6 +212,7 @@ class Residency {
   void free_extent_if_unused(Row& row, std::uint32_t block);
 
   // residency_load.cpp
+  void renumber_calls();
   void begin_call();
   void take_read(const TransferResult& result);
   void submit_misses();
@@ -255,15 +253,17 @@ class Residency {
   std::vector<std::uint8_t> state_;   // [entries of the slot table]
   std::vector<std::uint32_t> stamp_;  // [same], of the last call that needed it
   std::vector<ExtentId> extents_;     // [rows][blocks / kExtentBlocks]
-  std::uint32_t now_ = 1;
-  std::uint32_t step_start_ = 2;  // no call of the last step is earlier
-  std::uint32_t previous_step_start_ = 1;
+  std::uint32_t now_;                 // the last call
+  std::uint32_t step_start_;          // no call of the last step is earlier
+  std::uint32_t previous_step_start_;
   SlotId hole_;  // what lost blocks point to until the end of the step
 
   std::deque<std::uint32_t> to_write_;
   std::vector<bool> wants_write_;      // [ids]; an id in to_write_ without it is stale
   std::int64_t writes_in_flight_ = 0;  // blocks
   Clock::TimePoint writes_resume_;     // after failures
+  bool has_paused_ = false;            // settle() has, and no write has succeeded since
+  bool is_hung_ = false;               // settle() gave up, and the tier has not answered since
 
   std::size_t layer_first_row_ = 0;  // of the layer at hand
   std::vector<Miss> misses_;

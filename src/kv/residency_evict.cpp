@@ -67,7 +67,7 @@ void Residency::acquire(std::size_t row_index, std::size_t count, TransferPriori
       // What prefetches hold is theirs who need it now.
       if (is_demand && num_fetching_slots() > late_blocks_) {
         wait_for_fetches();
-      } else if (is_demand && !has_settled && writes_in_flight_ > 0) {
+      } else if (is_demand && !has_settled && (writes_in_flight_ > 0 || !to_write_.empty())) {
         settle();
         has_settled = true;
       } else {
@@ -138,7 +138,8 @@ void Residency::make_room(std::int64_t slots) {
   };
   count();
   if (pool.num_free() + clean < slots && (writes_in_flight_ > 0 || fetching_blocks_ > 0)) {
-    settle();
+    // Nothing is submitted: slots of idle blocks that allocate() counts on would not be free soon.
+    wait_for_transfers(/*submits_writes=*/false);
     count();
   }
   if (pool.num_free() >= slots) {

@@ -11,10 +11,17 @@ namespace karez {
 namespace {
 
 constexpr std::chrono::seconds kReadDeadline{10};
+// Beyond it calls are renumbered: between two steps there are far fewer than are left then.
+constexpr std::uint32_t kLastCall = std::uint32_t{1} << 31U;
+// Blocks that were needed longer ago than so many calls are then all of the same age.
+constexpr std::uint32_t kCallsKept = std::uint32_t{1} << 20U;
 
 }  // namespace
 
 void Residency::begin_step() {
+  if (now_ > kLastCall) {
+    renumber_calls();
+  }
   previous_step_start_ = step_start_;
   step_start_ = ++now_;
   counters_.prefetch.dropped += static_cast<std::int64_t>(hints_.size());
@@ -25,6 +32,18 @@ void Residency::begin_step() {
   hints_.clear();
   fetch_bytes_left_ = fetch_cap();
   step_begin_ = clock_.now();
+}
+
+void Residency::renumber_calls() {
+  const std::uint32_t base = now_ - kCallsKept;
+  const auto renumber = [base](std::uint32_t& call) { call = call > base ? call - base : 0; };
+  std::ranges::for_each(stamp_, renumber);
+  for (Row& row : rows_) {
+    renumber(row.begun);
+  }
+  renumber(now_);
+  renumber(step_start_);
+  renumber(previous_step_start_);
 }
 
 void Residency::begin_call() {

@@ -12,6 +12,11 @@ namespace {
 constexpr std::chrono::seconds kPauseAfterFailure{1};
 constexpr std::chrono::seconds kSettleLimit{30};
 
+bool is_from_medium(TransferStatus status) {
+  return status != TransferStatus::kConflict && status != TransferStatus::kDeadlinePassed &&
+         status != TransferStatus::kCancelled;
+}
+
 }  // namespace
 
 void Residency::write_home(BlockId block) {
@@ -30,24 +35,47 @@ void Residency::advance() {
   pump_writes();
 }
 
-void Residency::settle() {
+void Residency::settle() { wait_for_transfers(/*submits_writes=*/true); }
+
+void Residency::wait_for_transfers(bool submits_writes) {
   const Clock::TimePoint limit = clock_.now() + kSettleLimit;
-  while ((writes_in_flight_ > 0 || fetching_blocks_ > 0) && clock_.now() < limit) {
+  take_results();
+  while (true) {
+    if (submits_writes) {
+      pump_writes();
+    }
+    if (writes_in_flight_ == 0 && fetching_blocks_ == 0) {
+      const Clock::TimePoint now = clock_.now();
+      if (!submits_writes || has_paused_ || now >= std::min(limit, writes_resume_) ||
+          !has_writes_waiting()) {
+        return;
+      }
+      has_paused_ = true;  // a medium that goes on failing is not waited for again
+      clock_.sleep_until(writes_resume_);
+      continue;
+    }
+    if (is_hung_ || clock_.now() >= limit) {
+      is_hung_ = true;
+      return;
+    }
     queue_.drain(limit);
     take_results();
   }
+}
+
+bool Residency::has_writes_waiting() {
+  while (!to_write_.empty() && !wants_write_[to_write_.front()]) {
+    to_write_.pop_front();
+  }
+  return !to_write_.empty();
 }
 
 void Residency::pump_writes() {
   if (clock_.now() < writes_resume_) {
     return;
   }
-  while (!to_write_.empty()) {
+  while (has_writes_waiting()) {
     const std::uint32_t first = to_write_.front();
-    if (!wants_write_[first]) {
-      to_write_.pop_front();
-      continue;
-    }
     const std::span<Row> rows = rows_of(BlockId(first));
     const std::uint32_t index = first - rows[0].blocks.first_id;
     // Neighbours that come next in the queue and lie in the same extent.
@@ -102,6 +130,9 @@ bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count)
     auto id = queue_.submit(transfer, TransferPriority::kWriteBack);
     if (!id) {
       take_results();
+      if (extent != transfer.extent) {
+        continue;  // the write of a neighbour has failed, and was the last to use it
+      }
       id = queue_.submit(transfer, TransferPriority::kWriteBack);
     }
     if (!id) {
@@ -110,6 +141,7 @@ bool Residency::submit_write(Row& row, std::uint32_t first, std::uint32_t count)
     }
     for (std::uint32_t j = 0; j < run; ++j) {
       state_[entry_of(row, first + i + j)] = kWriting;
+      blocks_.add_busy(BlockId(first + i + j), 1);
     }
     writes_in_flight_ += run;
     i += run;
@@ -123,6 +155,7 @@ void Residency::take_results() {
   std::int64_t bytes = 0;
   for (const TransferResult& result : results_) {
     bytes += result.ok() ? bytes_of(result.transfer.num_blocks) : 0;
+    is_hung_ = is_hung_ && !is_from_medium(result.status);
     if (result.transfer.direction == TransferDirection::kWrite) {
       take_write(result);
     } else if (result.transfer.identity.owner == kFetchOwner) {
@@ -134,6 +167,7 @@ void Residency::take_results() {
   link_.note(clock_.now(), bytes, static_cast<int>(results_.size()), queue_.counters().in_flight);
   released_.clear();
   queue_.take_released(released_);
+  is_hung_ = is_hung_ && released_.empty();
   for (const Transfer& transfer : released_) {
     for (int i = 0; i < transfer.num_blocks; ++i) {
       const SlotId slot = slot_of(transfer.memory[static_cast<std::size_t>(i)]);
@@ -162,7 +196,9 @@ void Residency::take_write(const TransferResult& result) {
     const std::size_t entry = entry_of(row, block.value);
     KAREZ_CHECK(blocks_.slot_at(entry) == slot && state_[entry] == kWriting,
                 "a write of a block that has moved");
+    blocks_.add_busy(block, -1);
     if (result.ok()) {
+      has_paused_ = false;
       state_[entry] = kHome;
       // Recent, but no reason for the layer at hand not to take its slot.
       stamp_[entry] = std::max(stamp_[entry], now_ - 1);

@@ -17,8 +17,7 @@ Scheduler::Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const Schedu
       slots_total_(kv.stats().slots_total) {
   KAREZ_CHECK(options.validate().has_value(), "the scheduler's options are valid");
   if (kv.residency() != nullptr) {
-    home_blocks_ = kv.residency()->stats().home_bytes_total /
-                   static_cast<std::int64_t>(kv.spec().slot_bytes());
+    home_blocks_ = kv.residency()->stats().home_blocks_total;
     slots_total_ -= 1;  // the residency's spare one
   }
 }

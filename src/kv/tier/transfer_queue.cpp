@@ -37,7 +37,9 @@ TransferQueue::TransferQueue(std::unique_ptr<Tier> tier, const TransferQueueOpti
 TransferQueue::~TransferQueue() = default;
 
 void TransferQueue::free_extent(ExtentId extent) {
-  for (int i = 0; i < kNumTransferPriorities; ++i) {
+  const std::size_t index = extent.value;
+  const bool has_queued = index < queued_of_extent_.size() && queued_of_extent_[index] > 0;
+  for (int i = 0; has_queued && i < kNumTransferPriorities; ++i) {
     const auto priority = static_cast<std::size_t>(i);
     if (counters_.by_priority[priority].queued == 0) {
       continue;
@@ -89,6 +91,10 @@ std::optional<TransferId> TransferQueue::submit(const Transfer& transfer, Transf
   next_deadline_ = std::min(next_deadline_, deadline);
   queued_[index_of(priority)].push_back(id);
   counters.max_queued = std::max(counters.max_queued, ++counters.queued);
+  if (transfer.extent.value >= queued_of_extent_.size()) {
+    queued_of_extent_.resize(std::size_t{transfer.extent.value} + 1);
+  }
+  ++queued_of_extent_[transfer.extent.value];
   return id;
 }
 
@@ -254,6 +260,7 @@ void TransferQueue::hand_over() {
     const std::size_t num_taken = tier_->submit(batch_);
     for (std::size_t taken = 0; taken < num_taken; ++taken) {
       find(batch_[taken].id)->state = State::kInFlight;
+      --queued_of_extent_[batch_[taken].extent.value];
     }
     for (std::size_t left = batch_.size(); left > num_taken; --left) {
       waiting.push_front(batch_[left - 1].id);
@@ -301,6 +308,7 @@ void TransferQueue::trace_end(const Record& record, TransferStatus status) const
 
 void TransferQueue::leave_queue(Record& record, TransferStatus status) {
   --counters_.by_priority[index_of(record.priority)].queued;
+  --queued_of_extent_[record.transfer().extent.value];
   finish(record, status);
 }
 

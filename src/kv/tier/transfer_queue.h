@@ -126,6 +126,7 @@ class TransferQueue {
   std::vector<std::uint32_t> free_records_;
   std::uint64_t generation_ = 0;
   std::array<std::deque<TransferId>, kNumTransferPriorities> queued_;  // and ids that have left it
+  std::vector<int> queued_of_extent_;  // transfers; as long as it has to be
   std::vector<TransferId> done_;
   std::vector<Transfer> released_;
   std::vector<TransferResult> collected_;

@@ -23,14 +23,17 @@ std::size_t FaultyTier::submit(std::span<const Transfer> transfers) {
   std::size_t num_taken = 0;
   for (const Transfer& transfer : transfers.first(std::min(transfers.size(), room))) {
     ++num_submitted_;
-    const bool is_spared = !faults_.hits_writes && transfer.direction == TransferDirection::kWrite;
+    const bool is_write = transfer.direction == TransferDirection::kWrite;
+    num_writes_ += is_write ? 1 : 0;
+    const bool is_spared = !faults_.hits_writes && is_write;
+    const bool fails = is_write && num_writes_ == faults_.fail_write;
     const auto hits = [&](int every) {
       return every > 0 && num_submitted_ % every == 0 && !is_spared;
     };
     Plan plan;
-    plan.status = hits(faults_.fail_every)    ? TransferStatus::kIoError
-                  : hits(faults_.short_every) ? TransferStatus::kShort
-                                              : TransferStatus::kOk;
+    plan.status = fails || hits(faults_.fail_every) ? TransferStatus::kIoError
+                  : hits(faults_.short_every)       ? TransferStatus::kShort
+                                                    : TransferStatus::kOk;
     plan.rots = hits(faults_.rot_every) && transfer.direction == TransferDirection::kRead;
     plan.is_lost = hits(faults_.lose_every);
     plan.due = clock_.now() + faults_.delay;
@@ -42,6 +45,7 @@ std::size_t FaultyTier::submit(std::span<const Transfer> transfers) {
         flip_bit_(transfer.extent, transfer.first_block);
       }
       --num_submitted_;
+      num_writes_ -= is_write ? 1 : 0;
       break;
     }
     plans_[transfer.id] = plan;

@@ -14,6 +14,7 @@ namespace karez::test {
 // "every n": the n-th, 2n-th... transfer accepted. 0: never. Several may hit one transfer.
 struct Faults {
   int fail_every = 0;          // kIoError after the bytes were moved, in part wrongly
+  int fail_write = 0;          // not "every": the n-th write accepted, kIoError
   int short_every = 0;         // kShort, likewise
   int rot_every = 0;           // a bit of the medium is wrong while a read takes place
   int lose_every = 0;          // no result, until report_lost()
@@ -57,6 +58,7 @@ class FaultyTier final : public Tier {
   FlipBit flip_bit_;
   const Clock& clock_;
   int num_submitted_ = 0;
+  int num_writes_ = 0;                   // of these
   std::map<std::uint64_t, Plan> plans_;  // index: id of a transfer that the tier below has
   std::multimap<Clock::TimePoint, TransferResult> held_;  // index: when it is due
   std::vector<TransferResult> lost_;

@@ -1,4 +1,4 @@
-// A tier whose reads take as long as the test says, or fail.
+// A tier whose transfers take as long as the test says, or fail.
 //
 // Thread: as Tier, with a tier below that has no workers. Owns: the tier below.
 #pragma once
@@ -21,6 +21,7 @@ class HeldTier final : public Tier {
   bool holds_writes = false;  // likewise
   bool is_silent = false;     // waiting does not help
   int reads_to_fail = 0;      // so many of the next results
+  int writes_to_fail = 0;     // likewise
   std::vector<Transfer> reads;
 
   void let_go() {
@@ -79,6 +80,10 @@ class HeldTier final : public Tier {
           std::fill_n(result.transfer.memory[static_cast<std::size_t>(i)], block_bytes(),
                       std::byte{0xEE});
         }
+      }
+      if (!is_read && writes_to_fail > 0) {
+        --writes_to_fail;
+        result.status = TransferStatus::kIoError;
       }
       ((is_read ? holds_reads : holds_writes) ? held_ : ready_).push_back(result);
     }

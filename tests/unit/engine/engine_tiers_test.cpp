@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "kv/tier/throttled_tier.h"
 #include "support/fake_vocabulary.h"
 #include "support/paged_fake_runner.h"
+#include "support/tier/fake_clock.h"
 #include "support/tier/faulty_tier.h"
 
 namespace karez::test {
@@ -42,6 +45,29 @@ std::unique_ptr<Tier> host_tier(std::int64_t blocks, int workers) {
               .num_workers = workers})
       .value();
 }
+
+// Blocks take twice the room of their bytes.
+class PaddedTier final : public Tier {
+ public:
+  explicit PaddedTier(std::unique_ptr<Tier> inner) : inner_(std::move(inner)) {}
+  std::optional<ExtentId> allocate_extent() override { return inner_->allocate_extent(); }
+  void free_extent(ExtentId extent) override { inner_->free_extent(extent); }
+  std::size_t submit(std::span<const Transfer> transfers) override {
+    return inner_->submit(transfers);
+  }
+  void poll(std::vector<TransferResult>& results) override { inner_->poll(results); }
+  void wait_until(Clock::TimePoint time) override { inner_->wait_until(time); }
+  std::size_t block_bytes() const override { return inner_->block_bytes(); }
+  TierCapacity capacity() const override {
+    TierCapacity capacity = inner_->capacity();
+    capacity.extent_bytes *= 2;
+    return capacity;
+  }
+  std::string describe() const override { return "padded " + inner_->describe(); }
+
+ private:
+  std::unique_ptr<Tier> inner_;
+};
 
 struct Answer {
   std::vector<TokenId> tokens;
@@ -98,9 +124,10 @@ class EngineTiers : public testing::Test {
 
   // The cap is looked at in every step, all invariants in every fourth: they take longer than a
   // step.
-  void start(std::int64_t num_slots, std::unique_ptr<Tier> home) {
+  void start(std::int64_t num_slots, std::unique_ptr<Tier> home,
+             const Clock& clock = Clock::steady()) {
     const auto cap = static_cast<std::int64_t>(spec().slot_bytes()) * num_slots;
-    auto kv = KVCacheManager::create(spec(), cap, std::move(home)).value();
+    auto kv = KVCacheManager::create(spec(), cap, std::move(home), clock).value();
     auto loader = std::make_unique<BlockLoader>();
     auto runner = std::make_unique<PagedFakeRunner>(kVocabSize);
     runner->selection_listener = loader.get();
@@ -190,6 +217,34 @@ TEST_F(EngineTiers, APromptOfFourTimesTheFastTierStreams) {
   const GenerationEvent& last = seen.at(0).at(0).last;
   EXPECT_GT(last.kv_blocks_loaded, 1000);
   EXPECT_GT(last.kv_blocks_read, last.kv_blocks_loaded);
+}
+
+// While the write is not tried again nothing goes home, and the fast tier fills up.
+TEST_F(EngineTiers, AWriteThatFailsOnceEndsNoPromptThatStreams) {
+  const std::vector<Request> requests = {request(1000, 40, 3)};
+  const auto wanted = run_with_room(requests);
+  FakeClock clock;
+  start(65 * 11 / 4,
+        std::make_unique<FaultyTier>(
+            host_tier(2000, 0), Faults{.fail_write = 30}, [](ExtentId, int) {}, clock),
+        clock);
+  const auto seen = run(requests);
+  engine_.reset();
+  expect_same(seen, wanted);
+  EXPECT_EQ(residency_.write_failures, 4) << "the blocks of one transfer";
+  EXPECT_EQ(residency_.blocks_lost, 0);
+}
+
+TEST_F(EngineTiers, PaddingAtHomeIsNoRoomForPrompts) {
+  // 800 tokens: 50 blocks in 11 layers. The bytes of home are those of 800 blocks, it holds 400.
+  start(200, std::make_unique<PaddedTier>(host_tier(400, 0)));
+  Answering answering;
+  const auto refused = engine_->submit(request(800, 4, 3), answering.callback(0, 0));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), StatusCode::kResourceExhausted);
+  const auto accepted = engine_->submit(request(500, 4, 3), answering.callback(1, 1));
+  ASSERT_TRUE(accepted);
+  EXPECT_EQ(answering.wait().at(1).at(0).tokens.size(), 4U);
 }
 
 TEST_F(EngineTiers, APromptThatEvenHomeCannotHoldIsRefused) {
