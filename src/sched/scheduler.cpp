@@ -130,8 +130,7 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
     if (sequence.use_prefix_cache) {
       const auto computed = static_cast<std::size_t>(
           std::min(sequence.num_computed_tokens,
-                   std::min(std::max(sequence.num_prompt_tokens, options_.max_dense_tokens),
-                            sequence.num_uncompressed_tokens())));
+                   std::min(num_dense_tokens(sequence), sequence.num_uncompressed_tokens())));
       prefix_cache_->publish(sequence.kv, sequence.cache_salt,
                              std::span(sequence.tokens).first(computed), sequence.chain);
     }
@@ -251,8 +250,9 @@ void Scheduler::open(Sequence& sequence) {
   if (sequence.use_prefix_cache) {
     // match() leaves the last token out.
     const std::span<const TokenId> tokens(sequence.tokens);
-    const std::size_t end = std::min(
-        tokens.size(), static_cast<std::size_t>(sequence.num_findable_tokens()) + std::size_t{1});
+    const auto findable = static_cast<std::size_t>(
+        std::min(sequence.num_findable_tokens(), num_dense_tokens(sequence)));
+    const std::size_t end = std::min(tokens.size(), findable + std::size_t{1});
     if (auto match = prefix_cache_->match(sequence.cache_salt, tokens.first(end))) {
       sequence.kv = match->sequence;
       sequence.num_computed_tokens = match->num_tokens;
@@ -278,6 +278,10 @@ void Scheduler::close(Sequence& sequence) {
 
 bool Scheduler::give_back_slots(const Sequence& sequence) {
   return listener_ != nullptr && listener_->give_back_slots(sequence.kv);
+}
+
+int Scheduler::num_dense_tokens(const Sequence& sequence) const {
+  return std::max(sequence.num_prompt_tokens, options_.max_dense_tokens);
 }
 
 int Scheduler::num_running() const {

@@ -174,6 +174,8 @@ class Scheduler {
   bool floors_fit_with(const Sequence* another) const;
   std::int64_t floor_slots(const Sequence& sequence) const;
   std::int64_t slots_to_read_one_layer(int num_tokens) const;
+  // The first tokens whose KV is that of a prompt: what lies behind was computed sparsely.
+  int num_dense_tokens(const Sequence& sequence) const;
   std::int64_t slots_to_compute_rest(const Sequence& sequence) const;
   void take_accepted(Sequence& sequence, std::span<const SampledToken> accepted);
   void take_samples(Sequences::iterator sequence, std::span<const SampledToken> samples);

@@ -235,9 +235,11 @@ bool Scheduler::waits_for_prefix(const ScheduleKey& key, const Sequence& sequenc
       continue;
     }
     // What the other one will publish, and this one may take.
-    const std::size_t limit = std::min(
-        {other.tokens.size(), static_cast<std::size_t>(other.num_uncompressed_tokens()),
-         sequence.tokens.size() - 1, static_cast<std::size_t>(sequence.num_findable_tokens())});
+    const std::size_t limit =
+        std::min({other.tokens.size(), static_cast<std::size_t>(other.num_uncompressed_tokens()),
+                  static_cast<std::size_t>(num_dense_tokens(other)), sequence.tokens.size() - 1,
+                  static_cast<std::size_t>(sequence.num_findable_tokens()),
+                  static_cast<std::size_t>(num_dense_tokens(sequence))});
     const auto differ =
         std::ranges::mismatch(std::span(other.tokens).first(limit), sequence.tokens);
     const auto common = static_cast<std::size_t>(differ.in2 - sequence.tokens.begin());

@@ -258,6 +258,30 @@ TEST_F(SchedulerTest, FindsAPromptThatWasComputedBefore) {
   EXPECT_EQ(scheduler_->stats().prefix_hits_tokens, 48 + 64);
 }
 
+// What was generated behind max_dense_tokens has sparse KV, the same tokens in a prompt have not.
+TEST_F(SchedulerTest, APreemptedAnswerFindsNoMoreThanItWouldPublish) {
+  for (const int max_dense_tokens : {16, 32}) {
+    SchedulerOptions sparse = options(256, 4);
+    sparse.max_dense_tokens = max_dense_tokens;
+    start(20, sparse, true);
+    std::vector<TokenId> longer = count_from(0, 20);
+    longer.resize(60, 7);  // as the answer to the first 20
+    add_prompt(1, longer);
+    EXPECT_THAT(step({1}), ElementsAre("1:0+60!"));
+    add_prompt(2, count_from(0, 20));
+    EXPECT_THAT(step(), ElementsAre("2:16+4!"));
+    for (int i = 0; i < 30; ++i) {
+      step();
+    }
+    plan_ = scheduler_->schedule();
+    ASSERT_EQ(plan_.sequences.size(), 1U);
+    ASSERT_TRUE(scheduler_->lose(plan_.sequences[0]));
+    scheduler_->update(plan_, {});
+    EXPECT_THAT(step({2}),
+                ElementsAre(fmt::format("2:{}+{}!", max_dense_tokens, 51 - max_dense_tokens)));
+  }
+}
+
 // A hit may only be what has been computed: cases A1 (c).
 TEST_F(SchedulerTest, EqualPromptsInOneStepAreComputedOnce) {
   start(40, options(48, 4), true);
