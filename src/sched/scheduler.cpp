@@ -173,6 +173,11 @@ bool Scheduler::start_again(Sequences::iterator it) {
   return true;
 }
 
+void Scheduler::wait_again(Sequences::iterator it) {
+  close(it->second);
+  waiting_.insert(running_.extract(it));
+}
+
 void Scheduler::take_accepted(Sequence& sequence, std::span<const SampledToken> accepted) {
   for (const SampledToken& sample : accepted) {
     KAREZ_CHECK(!sample.finished, "drafts behind the end of an answer are not accepted");

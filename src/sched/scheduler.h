@@ -152,7 +152,9 @@ class Scheduler {
   void demote_last_ones();
   // What others have taken for it goes back. False: that is nothing.
   [[nodiscard]] bool give_back_slots(const Sequence& sequence);
-  // Closes it, and lets it wait to be computed again. False: as of lose().
+  // Closes it, and lets it wait to be computed again.
+  void wait_again(Sequences::iterator sequence);
+  // The same. False: as of lose().
   [[nodiscard]] bool start_again(Sequences::iterator sequence);
   // The last waiting sequence that is demoted gives up its KV. False: there is none.
   [[nodiscard]] bool drop_last_demoted();

@@ -59,6 +59,8 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
     ++it;
     if (granted > 0) {
       add_to_plan(plan, current->first, current->second, granted);
+    } else if (share > 0 && kv_.is_last_block_lost(current->second.kv)) {
+      wait_again(current);
     } else if (share > 0 && current == running_.begin()) {
       end(plan, current);  // alone, and the fast tier is full of it
     }
@@ -70,6 +72,9 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
 
 int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
   while (num_tokens > 0 && !kv_.extend(sequence->second.kv, num_tokens)) {
+    if (kv_.is_last_block_lost(sequence->second.kv)) {
+      return 0;  // room does not help
+    }
     if (drop_last_demoted()) {
       continue;
     }
@@ -148,6 +153,9 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
   const auto take_room = [&] {
     int num_tokens = std::min(sequence.num_computable_tokens(), prefill_left);
     while (num_tokens > 0 && !kv_.extend(sequence.kv, num_tokens)) {
+      if (kv_.is_last_block_lost(sequence.kv)) {
+        return 0;  // room does not help
+      }
       if (running_.size() > 1 || !drop_last_demoted()) {
         num_tokens /= 2;
       }
@@ -164,8 +172,7 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
     if (running_.size() == 1) {
       end(plan, started);
     } else {
-      close(sequence);
-      waiting_.insert(running_.extract(started));
+      wait_again(started);
     }
     return false;
   }
