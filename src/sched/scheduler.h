@@ -9,7 +9,8 @@
 // last one in that order is preempted: it loses its KV, waits, and is computed again later (what
 // the prefix cache still has of it is found). So the first one always progresses, and in turn each
 // one becomes the first. One that has the whole fast tier to itself and still lacks slots is ended
-// (StepPlan::ended); the caller must refuse prompts that can never fit (can_ever_fit).
+// (StepPlan::ended), or waits while others than the scheduler's sequences have slots; the caller
+// must refuse prompts that can never fit (can_ever_fit).
 // A waiting sequence starts only if there are slots for all its tokens, besides those that running
 // prompts will still need and one block for each running sequence; else it would be preempted soon.
 // Nobody overtakes a sequence that waits for slots.
@@ -126,9 +127,11 @@ class Scheduler {
   [[nodiscard]] bool recompute(const ScheduleKey& key);
 
   // The next step. Not empty (sequences or ended) if there is work, unless all of it waits for
-  // compressed(). Its room in the KV store is taken. Call update() or update_failed() with it
-  // before the next one.
-  StepPlan schedule();
+  // compressed(), or for slots that others have. Its room in the KV store is taken. Call update()
+  // or update_failed() with it before the next one.
+  // slots_of_others: that sequences of kv which are not the scheduler's have in the fast tier, and
+  // give back without its doing. While there are any, nothing is ended for lack of slots.
+  StepPlan schedule(std::int64_t slots_of_others = 0);
   // The step was computed and sampled.
   void update(const StepPlan& plan, const StepOutput& output);
   // Before update(): the sequence's results are void, because KV that it read was lost. It is
@@ -192,6 +195,7 @@ class Scheduler {
   Sequences running_;
   Sequences waiting_;
   std::uint64_t num_arrivals_ = 0;
+  std::int64_t slots_of_others_ = 0;  // in the step that is planned
   bool plan_is_open_ = false;
   SchedulerStats counters_;  // of it the sums
 };

@@ -8,9 +8,10 @@
 
 namespace karez {
 
-StepPlan Scheduler::schedule() {
+StepPlan Scheduler::schedule(std::int64_t slots_of_others) {
   KAREZ_CHECK(!plan_is_open_, "schedule() follows update()");
   plan_is_open_ = true;
+  slots_of_others_ = slots_of_others;
   StepPlan plan;
   demote_last_ones();
   int prefill_left = 0;
@@ -61,7 +62,7 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
       add_to_plan(plan, current->first, current->second, granted);
     } else if (share > 0 && kv_.is_last_block_lost(current->second.kv)) {
       wait_again(current);
-    } else if (share > 0 && current == running_.begin()) {
+    } else if (share > 0 && current == running_.begin() && slots_of_others_ == 0) {
       end(plan, current);  // alone, and the fast tier is full of it
     }
     if (granted < share || counters_.preemptions > preemptions_before) {
@@ -163,13 +164,18 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
     return num_tokens;
   };
   int num_tokens = take_room();
+  if (num_tokens == 0 && was_demoted && slots_of_others_ > 0 &&
+      !kv_.is_last_block_lost(sequence.kv)) {
+    waiting_.insert(running_.extract(started));  // with its KV
+    return false;
+  }
   if (num_tokens == 0 && was_demoted && running_.size() == 1) {
     close(sequence);  // its KV at home may be lost
     open(sequence);
     num_tokens = take_room();
   }
   if (num_tokens == 0) {
-    if (running_.size() == 1) {
+    if (running_.size() == 1 && slots_of_others_ == 0) {
       end(plan, started);
     } else {
       wait_again(started);
