@@ -32,7 +32,7 @@ Scheduler::~Scheduler() {
 }
 
 bool Scheduler::can_ever_fit(int num_tokens) const {
-  // In steps of one token it takes the fewest slots, and make_room() goes down to that.
+  // In steps of one token it takes the fewest slots, and most_that_stream() goes down to that.
   const std::int64_t all = kv_.spec().slots_for_sequence(num_tokens, 1);
   return all <= slots_total_ ||
          (all <= home_blocks_ && slots_to_read_one_layer(num_tokens) <= slots_total_);

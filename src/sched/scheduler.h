@@ -179,6 +179,8 @@ class Scheduler {
   bool floors_fit_with(const Sequence* another) const;
   std::int64_t floor_slots(const Sequence& sequence) const;
   std::int64_t slots_to_read_one_layer(int num_tokens) const;
+  // Of so many rows of the next step, those beside whose blocks one layer can be read.
+  int most_that_stream(const Sequence& sequence, int num_rows) const;
   // The first tokens whose KV is that of a prompt: what lies behind was computed sparsely.
   int num_dense_tokens(const Sequence& sequence) const;
   std::int64_t slots_to_compute_rest(const Sequence& sequence) const;

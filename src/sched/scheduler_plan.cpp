@@ -72,6 +72,7 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
 }
 
 int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
+  num_tokens = most_that_stream(sequence->second, num_tokens);
   while (num_tokens > 0 && !kv_.extend(sequence->second.kv, num_tokens)) {
     if (kv_.is_last_block_lost(sequence->second.kv)) {
       return 0;  // room does not help
@@ -90,6 +91,7 @@ int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
 
 bool Scheduler::make_room_for_drafts(Sequence& sequence, int num_drafts,
                                      std::int64_t slots_of_others) {
+  num_drafts = std::max(0, most_that_stream(sequence, 1 + num_drafts) - 1);
   const bool has_room =
       num_drafts > 0 &&
       kv_.slots_needed(sequence.kv, 1 + num_drafts) + slots_of_others <= kv_.slots_available() &&
@@ -152,7 +154,8 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
   }
   // Nobody is preempted for it: others may be behind it in the order of service.
   const auto take_room = [&] {
-    int num_tokens = std::min(sequence.num_computable_tokens(), prefill_left);
+    int num_tokens =
+        most_that_stream(sequence, std::min(sequence.num_computable_tokens(), prefill_left));
     while (num_tokens > 0 && !kv_.extend(sequence.kv, num_tokens)) {
       if (kv_.is_last_block_lost(sequence.kv)) {
         return 0;  // room does not help
@@ -321,6 +324,20 @@ std::int64_t Scheduler::floor_slots(const Sequence& sequence) const {
 std::int64_t Scheduler::slots_to_read_one_layer(int num_tokens) const {
   return kv_.spec().num_kv_heads * num_blocks(num_tokens) +
          kv_.spec().slots_for_sequence(kBlockSize, kBlockSize);
+}
+
+int Scheduler::most_that_stream(const Sequence& sequence, int num_rows) const {
+  if (home_blocks_ == 0 || num_rows <= 0) {
+    return num_rows;
+  }
+  const int held = kv_.num_tokens(sequence.kv) - kv_.num_gone(sequence.kv);
+  const bool is_sparse = options_.decode_floor_tokens > 0 && sequence.num_remaining_tokens() == 1;
+  const int read = is_sparse ? std::min(held, options_.decode_floor_tokens) : held;
+  const std::int64_t most =
+      kv_.spec().most_step_tokens(held, read, slots_total_ - slots_of_others_);
+  // Without others there is nothing to wait for.
+  const std::int64_t least = slots_of_others_ == 0 ? 1 : 0;
+  return static_cast<int>(std::min<std::int64_t>(num_rows, std::max(most, least)));
 }
 
 // At most so many more slots than it holds. Windows release while it goes on, which one extend()
