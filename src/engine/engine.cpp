@@ -269,7 +269,8 @@ void Engine::run() {
       std::unique_lock lock(mutex_);
       const auto has_something = [&] {
         const bool is_holding = loop_.is_restoring() || loop_.waits_for_peers();
-        return loop_.has_work() || !submissions_.empty() || !cancellations_.empty() ||
+        const bool can_step = loop_.has_work() && !loop_.waits_for_slots();
+        return can_step || !submissions_.empty() || !cancellations_.empty() ||
                (is_closing_ && !is_holding) || (loop_.is_restoring() && has_store_results_);
       };
       if (const auto turn = loop_.next_turn()) {

@@ -132,7 +132,9 @@ void EngineLoop::plan() {
     end_lost();
   }
   draft();
-  plan_ = scheduler_.schedule();
+  plan_ = scheduler_.schedule(slots_of_others());
+  waits_for_slots_ = plan_.sequences.empty() && plan_.ended.empty() && peers_.consumer != nullptr &&
+                     peers_.consumer->slots_held() > 0;
   for (const EndedSequence& ended : plan_.ended) {
     end_choices(ended.request, ended.choice, ended.num_choices, FinishReason::kLength,
                 std::nullopt);
@@ -224,6 +226,15 @@ void EngineLoop::note_reads(StepPlan& plan, std::span<const BlockLoader::Sequenc
                   lost_status());
     }
   }
+}
+
+std::int64_t EngineLoop::slots_of_others() const {
+  std::int64_t slots = peers_.consumer != nullptr ? peers_.consumer->slots_held() : 0;
+  // With a home tier what is restored can be evicted at once.
+  if (restorer_ != nullptr && kv_.residency() == nullptr && restorer_->holds_slots()) {
+    ++slots;
+  }
+  return slots;
 }
 
 void EngineLoop::note_scheduled(const StepPlan& plan) {

@@ -79,6 +79,9 @@ class EngineLoop {
   std::optional<std::chrono::milliseconds> next_turn() const;
 
   bool has_work() const { return scheduler_.has_work(); }
+  // All work waits for slots that KV from other nodes has taken: the next step comes after
+  // next_turn().
+  bool waits_for_slots() const { return waits_for_slots_; }
   // One step, in two halves so that others can see what runs while the model computes.
   // Requires: has_work(); no add() or cancel() between the two.
   void plan();
@@ -114,6 +117,8 @@ class EngineLoop {
   // Asks for drafts of the sequences that generate in the next step.
   void draft();
   void note_scheduled(const StepPlan& plan);
+  // That sequences which are not the scheduler's have, and give back.
+  std::int64_t slots_of_others() const;
   // Counts them; sequences whose KV could not be read from home are computed again.
   void note_reads(StepPlan& plan, std::span<const BlockLoader::SequenceReads> reads);
   // Samples for each choice with logits and keeps its events.
@@ -162,6 +167,7 @@ class EngineLoop {
   std::vector<float> scratch_;
   bool wants_kv_map_ = false;
   std::shared_ptr<const KvMap> kv_map_;
+  bool waits_for_slots_ = false;
   StepPlan plan_;  // between plan() and compute()
   double step_start_seconds_ = 0;
   EngineStats totals_;  // of it the sums

@@ -80,6 +80,17 @@ std::size_t KvConsumer::manifest_bytes() const {
   return bytes;
 }
 
+std::int64_t KvConsumer::slots_held() const {
+  std::int64_t slots = 0;
+  for (const Arrival& arrival : arrivals_) {
+    if (!arrival.kv.is_none()) {
+      const int read = kv_.num_tokens(arrival.kv) - arrival.num_remote_tokens;
+      slots += kv_.spec().slots_for_sequence(read, std::max(read, 1));
+    }
+  }
+  return slots;
+}
+
 // In the order of start(): a large one is not passed by small ones for ever.
 void KvConsumer::fetch_manifests() {
   std::size_t bytes = manifest_bytes();
@@ -256,6 +267,7 @@ void KvConsumer::open(Arrival& arrival) {
   if (arrival.kv.is_none()) {
     return;  // later, when others have ended
   }
+  arrival.num_remote_tokens = whole;
   arrival.first_read = whole / kBlockSize;
   // The second call lets go of what is out of the window already.
   if (!kv_.extend(arrival.kv, count - whole) || !kv_.extend(arrival.kv, 0)) {

@@ -82,6 +82,8 @@ class KvConsumer {
   int num_arrivals() const { return static_cast<int>(arrivals_.size()); }
   // Of them, that are here or on their way.
   std::size_t manifest_bytes() const;
+  // Of the fast tier, that they have while their KV is read.
+  std::int64_t slots_held() const;
   // Leases need poll() for their heartbeats.
   bool has_leases() const { return !leases_.empty(); }
   KvConsumerStats stats() const;
@@ -104,6 +106,7 @@ class KvConsumer {
     std::size_t manifest_bytes = 0;  // once it is asked for
     Manifest manifest;
     SequenceId kv;
+    int num_remote_tokens = 0;    // of kv the first, which take no slots
     std::int64_t first_read = 0;  // blocks from this one on are read into slots
     std::size_t next_read = 0;    // of the reads that this makes, in order
     std::int64_t reads_in_flight = 0;

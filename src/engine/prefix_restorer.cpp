@@ -129,6 +129,16 @@ void PrefixRestorer::advance(std::int64_t spare_slots, bool is_idle) {
   if (!is_idle && kv_.slots_available() < spare_slots) {
     close_last();
   }
+  // One that has just begun may have found blocks that were idle.
+  if (!is_idle && turn_ && kv_.slots_available() < spare_slots) {
+    end_turn();
+    close_last();
+  }
+}
+
+bool PrefixRestorer::holds_slots() const {
+  return (turn_ && kv_.num_tokens(turn_->sequence) > 0) ||
+         (!last_.is_none() && kv_.num_tokens(last_) > 0);
 }
 
 void PrefixRestorer::take_results() {

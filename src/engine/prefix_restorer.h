@@ -62,6 +62,8 @@ class PrefixRestorer {
 
   std::size_t num_held() const { return held_.size(); }
   PrefixRestorerStats stats() const { return stats_; }
+  // Whether sequences of it have slots; they give them back when others lack them.
+  bool holds_slots() const;
 
  private:
   struct Held {

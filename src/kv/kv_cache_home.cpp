@@ -32,6 +32,14 @@ void KVCacheManager::write_home(SequenceId sequence) {
   }
 }
 
+bool KVCacheManager::is_last_block_lost(SequenceId sequence) const {
+  const CachedSequence& target = impl_->find(sequence);
+  return impl_->residency != nullptr && target.num_tokens % kBlockSize != 0 &&
+         std::ranges::any_of(target.tables, [&](const CachedTable& table) {
+           return impl_->residency->is_lost(table.blocks.back());
+         });
+}
+
 void KVCacheManager::demote(SequenceId sequence) {
   write_home(sequence);
   if (impl_->residency == nullptr) {

@@ -93,6 +93,9 @@ class KVCacheManager {
   // False: too few free and idle slots (not an error: the caller evicts, preempts or waits), or
   // more tokens than an int counts.
   [[nodiscard]] bool extend(SequenceId sequence, int num_tokens);
+  // Whether extend() says false because the last block, partly filled, could not be read back from
+  // home: the sequence must be computed again.
+  bool is_last_block_lost(SequenceId sequence) const;
   // Slots that extend() would take from the pool now, net of what it would release first (negative
   // if it releases more). extend() says true if that many are available.
   std::int64_t slots_needed(SequenceId sequence, int num_tokens) const;

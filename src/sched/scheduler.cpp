@@ -31,7 +31,7 @@ Scheduler::~Scheduler() {
 }
 
 bool Scheduler::can_ever_fit(int num_tokens) const {
-  // In steps of one token it takes the fewest slots, and make_room() goes down to that.
+  // In steps of one token it takes the fewest slots, and most_that_stream() goes down to that.
   const std::int64_t all = kv_.spec().slots_for_sequence(num_tokens, 1);
   return all <= slots_total_ ||
          (all <= home_blocks_ && slots_to_read_one_layer(num_tokens) <= slots_total_);
@@ -129,8 +129,7 @@ void Scheduler::update(const StepPlan& plan, const StepOutput& output) {
     if (sequence.use_prefix_cache) {
       const auto computed = static_cast<std::size_t>(
           std::min(sequence.num_computed_tokens,
-                   std::min(std::max(sequence.num_prompt_tokens, options_.max_dense_tokens),
-                            sequence.num_uncompressed_tokens())));
+                   std::min(num_dense_tokens(sequence), sequence.num_uncompressed_tokens())));
       prefix_cache_->publish(sequence.kv, sequence.cache_salt,
                              std::span(sequence.tokens).first(computed), sequence.chain);
     }
@@ -171,6 +170,11 @@ bool Scheduler::start_again(Sequences::iterator it) {
   }
   waiting_.insert(running_.extract(it));
   return true;
+}
+
+void Scheduler::wait_again(Sequences::iterator it) {
+  close(it->second);
+  waiting_.insert(running_.extract(it));
 }
 
 void Scheduler::take_accepted(Sequence& sequence, std::span<const SampledToken> accepted) {
@@ -250,8 +254,9 @@ void Scheduler::open(Sequence& sequence) {
   if (sequence.use_prefix_cache) {
     // match() leaves the last token out.
     const std::span<const TokenId> tokens(sequence.tokens);
-    const std::size_t end = std::min(
-        tokens.size(), static_cast<std::size_t>(sequence.num_findable_tokens()) + std::size_t{1});
+    const auto findable = static_cast<std::size_t>(
+        std::min(sequence.num_findable_tokens(), num_dense_tokens(sequence)));
+    const std::size_t end = std::min(tokens.size(), findable + std::size_t{1});
     if (auto match = prefix_cache_->match(sequence.cache_salt, tokens.first(end))) {
       sequence.kv = match->sequence;
       sequence.num_computed_tokens = match->num_tokens;
@@ -277,6 +282,10 @@ void Scheduler::close(Sequence& sequence) {
 
 bool Scheduler::give_back_slots(const Sequence& sequence) {
   return listener_ != nullptr && listener_->give_back_slots(sequence.kv);
+}
+
+int Scheduler::num_dense_tokens(const Sequence& sequence) const {
+  return std::max(sequence.num_prompt_tokens, options_.max_dense_tokens);
 }
 
 int Scheduler::num_running() const {

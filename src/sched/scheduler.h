@@ -9,7 +9,8 @@
 // last one in that order is preempted: it loses its KV, waits, and is computed again later (what
 // the prefix cache still has of it is found). So the first one always progresses, and in turn each
 // one becomes the first. One that has the whole fast tier to itself and still lacks slots is ended
-// (StepPlan::ended); the caller must refuse prompts that can never fit (can_ever_fit).
+// (StepPlan::ended), or waits while others than the scheduler's sequences have slots; the caller
+// must refuse prompts that can never fit (can_ever_fit).
 // A waiting sequence starts only if there are slots for all its tokens, besides those that running
 // prompts will still need and one block for each running sequence; else it would be preempted soon.
 // Nobody overtakes a sequence that waits for slots.
@@ -126,9 +127,11 @@ class Scheduler {
   [[nodiscard]] bool recompute(const ScheduleKey& key);
 
   // The next step. Not empty (sequences or ended) if there is work, unless all of it waits for
-  // compressed(). Its room in the KV store is taken. Call update() or update_failed() with it
-  // before the next one.
-  StepPlan schedule();
+  // compressed(), or for slots that others have. Its room in the KV store is taken. Call update()
+  // or update_failed() with it before the next one.
+  // slots_of_others: that sequences of kv which are not the scheduler's have in the fast tier, and
+  // give back without its doing. While there are any, nothing is ended for lack of slots.
+  StepPlan schedule(std::int64_t slots_of_others = 0);
   // The step was computed and sampled.
   void update(const StepPlan& plan, const StepOutput& output);
   // Before update(): the sequence's results are void, because KV that it read was lost. It is
@@ -152,7 +155,9 @@ class Scheduler {
   void demote_last_ones();
   // What others have taken for it goes back. False: that is nothing.
   [[nodiscard]] bool give_back_slots(const Sequence& sequence);
-  // Closes it, and lets it wait to be computed again. False: as of lose().
+  // Closes it, and lets it wait to be computed again.
+  void wait_again(Sequences::iterator sequence);
+  // The same. False: as of lose().
   [[nodiscard]] bool start_again(Sequences::iterator sequence);
   // The last waiting sequence that is demoted gives up its KV. False: there is none.
   [[nodiscard]] bool drop_last_demoted();
@@ -174,6 +179,10 @@ class Scheduler {
   bool floors_fit_with(const Sequence* another) const;
   std::int64_t floor_slots(const Sequence& sequence) const;
   std::int64_t slots_to_read_one_layer(int num_tokens) const;
+  // Of so many rows of the next step, those beside whose blocks one layer can be read.
+  int most_that_stream(const Sequence& sequence, int num_rows) const;
+  // The first tokens whose KV is that of a prompt: what lies behind was computed sparsely.
+  int num_dense_tokens(const Sequence& sequence) const;
   std::int64_t slots_to_compute_rest(const Sequence& sequence) const;
   void take_accepted(Sequence& sequence, std::span<const SampledToken> accepted);
   void take_samples(Sequences::iterator sequence, std::span<const SampledToken> samples);
@@ -188,6 +197,7 @@ class Scheduler {
   Sequences running_;
   Sequences waiting_;
   std::uint64_t num_arrivals_ = 0;
+  std::int64_t slots_of_others_ = 0;  // in the step that is planned
   bool plan_is_open_ = false;
   SchedulerStats counters_;  // of it the sums
 };

@@ -8,9 +8,10 @@
 
 namespace karez {
 
-StepPlan Scheduler::schedule() {
+StepPlan Scheduler::schedule(std::int64_t slots_of_others) {
   KAREZ_CHECK(!plan_is_open_, "schedule() follows update()");
   plan_is_open_ = true;
+  slots_of_others_ = slots_of_others;
   StepPlan plan;
   demote_last_ones();
   int prefill_left = 0;
@@ -59,7 +60,9 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
     ++it;
     if (granted > 0) {
       add_to_plan(plan, current->first, current->second, granted);
-    } else if (share > 0 && current == running_.begin()) {
+    } else if (share > 0 && kv_.is_last_block_lost(current->second.kv)) {
+      wait_again(current);
+    } else if (share > 0 && current == running_.begin() && slots_of_others_ == 0) {
       end(plan, current);  // alone, and the fast tier is full of it
     }
     if (granted < share || counters_.preemptions > preemptions_before) {
@@ -69,7 +72,11 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
 }
 
 int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
+  num_tokens = most_that_stream(sequence->second, num_tokens);
   while (num_tokens > 0 && !kv_.extend(sequence->second.kv, num_tokens)) {
+    if (kv_.is_last_block_lost(sequence->second.kv)) {
+      return 0;  // room does not help
+    }
     if (drop_last_demoted()) {
       continue;
     }
@@ -84,6 +91,7 @@ int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
 
 bool Scheduler::make_room_for_drafts(Sequence& sequence, int num_drafts,
                                      std::int64_t slots_of_others) {
+  num_drafts = std::max(0, most_that_stream(sequence, 1 + num_drafts) - 1);
   const bool has_room =
       num_drafts > 0 &&
       kv_.slots_needed(sequence.kv, 1 + num_drafts) + slots_of_others <= kv_.slots_available() &&
@@ -146,8 +154,12 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
   }
   // Nobody is preempted for it: others may be behind it in the order of service.
   const auto take_room = [&] {
-    int num_tokens = std::min(sequence.num_computable_tokens(), prefill_left);
+    int num_tokens =
+        most_that_stream(sequence, std::min(sequence.num_computable_tokens(), prefill_left));
     while (num_tokens > 0 && !kv_.extend(sequence.kv, num_tokens)) {
+      if (kv_.is_last_block_lost(sequence.kv)) {
+        return 0;  // room does not help
+      }
       if (running_.size() > 1 || !drop_last_demoted()) {
         num_tokens /= 2;
       }
@@ -155,17 +167,21 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
     return num_tokens;
   };
   int num_tokens = take_room();
+  if (num_tokens == 0 && was_demoted && slots_of_others_ > 0 &&
+      !kv_.is_last_block_lost(sequence.kv)) {
+    waiting_.insert(running_.extract(started));  // with its KV
+    return false;
+  }
   if (num_tokens == 0 && was_demoted && running_.size() == 1) {
     close(sequence);  // its KV at home may be lost
     open(sequence);
     num_tokens = take_room();
   }
   if (num_tokens == 0) {
-    if (running_.size() == 1) {
+    if (running_.size() == 1 && slots_of_others_ == 0) {
       end(plan, started);
     } else {
-      close(sequence);
-      waiting_.insert(running_.extract(started));
+      wait_again(started);
     }
     return false;
   }
@@ -235,9 +251,11 @@ bool Scheduler::waits_for_prefix(const ScheduleKey& key, const Sequence& sequenc
       continue;
     }
     // What the other one will publish, and this one may take.
-    const std::size_t limit = std::min(
-        {other.tokens.size(), static_cast<std::size_t>(other.num_uncompressed_tokens()),
-         sequence.tokens.size() - 1, static_cast<std::size_t>(sequence.num_findable_tokens())});
+    const std::size_t limit =
+        std::min({other.tokens.size(), static_cast<std::size_t>(other.num_uncompressed_tokens()),
+                  static_cast<std::size_t>(num_dense_tokens(other)), sequence.tokens.size() - 1,
+                  static_cast<std::size_t>(sequence.num_findable_tokens()),
+                  static_cast<std::size_t>(num_dense_tokens(sequence))});
     const auto differ =
         std::ranges::mismatch(std::span(other.tokens).first(limit), sequence.tokens);
     const auto common = static_cast<std::size_t>(differ.in2 - sequence.tokens.begin());
@@ -306,6 +324,20 @@ std::int64_t Scheduler::floor_slots(const Sequence& sequence) const {
 std::int64_t Scheduler::slots_to_read_one_layer(int num_tokens) const {
   return kv_.spec().num_kv_heads * num_blocks(num_tokens) +
          kv_.spec().slots_for_sequence(kBlockSize, kBlockSize);
+}
+
+int Scheduler::most_that_stream(const Sequence& sequence, int num_rows) const {
+  if (home_blocks_ == 0 || num_rows <= 0) {
+    return num_rows;
+  }
+  const int held = kv_.num_tokens(sequence.kv) - kv_.num_gone(sequence.kv);
+  const bool is_sparse = options_.decode_floor_tokens > 0 && sequence.num_remaining_tokens() == 1;
+  const int read = is_sparse ? std::min(held, options_.decode_floor_tokens) : held;
+  const std::int64_t most =
+      kv_.spec().most_step_tokens(held, read, slots_total_ - slots_of_others_);
+  // Without others there is nothing to wait for.
+  const std::int64_t least = slots_of_others_ == 0 ? 1 : 0;
+  return static_cast<int>(std::min<std::int64_t>(num_rows, std::max(most, least)));
 }
 
 // At most so many more slots than it holds. Windows release while it goes on, which one extend()

@@ -247,6 +247,18 @@ TEST_F(EngineTiers, PaddingAtHomeIsNoRoomForPrompts) {
   EXPECT_EQ(answering.wait().at(1).at(0).tokens.size(), 4U);
 }
 
+// Beside the blocks of one layer, up to 65, there is room to write two blocks of all of them, and
+// not the four of a whole step.
+TEST_F(EngineTiers, APromptWhoseLayersHardlyFitStreamsInSmallSteps) {
+  const std::vector<Request> requests = {request(1000, 40, 3)};
+  const auto wanted = run_with_room(requests);
+  start(90, host_tier(2000, 0));
+  const auto seen = run(requests);
+  engine_.reset();
+  expect_same(seen, wanted);
+  EXPECT_EQ(residency_.blocks_lost, 0);
+}
+
 TEST_F(EngineTiers, APromptThatEvenHomeCannotHoldIsRefused) {
   start(200, host_tier(400, 0));
   Answering answering;

@@ -308,6 +308,23 @@ TEST_F(KvPeersTest, APromptThatIsLargerThanTheFastTierFailsWhileOthersRun) {
   producer_kv->close(computed);
 }
 
+TEST_F(KvPeersTest, SlotsAreHeldFromTheFirstReadUntilItIsReady) {
+  start_consumer(kFull);
+  has_room = false;
+  hold();
+  start(1);
+  ASSERT_TRUE(poll_until([&] { return consumer->stats().pool.leases == 1; }));
+  EXPECT_EQ(consumer->slots_held(), 0);
+  has_room = true;
+  ASSERT_TRUE(poll_until([&] { return consumer->slots_held() > 0; }));
+  EXPECT_TRUE(ready.empty());
+  EXPECT_EQ(consumer->slots_held(), 28) << "seven blocks of two layers and two heads";
+  ASSERT_TRUE(poll_until([&] { return !ready.empty(); }));
+  EXPECT_EQ(consumer->slots_held(), 0);
+  consumer_kv->close(ready.front().kv);
+  producer_kv->close(computed);
+}
+
 TEST_F(KvPeersTest, AClientThatLeavesIsNoFailure) {
   for (const bool has_lease : {false, true}) {
     start_consumer(kFull);

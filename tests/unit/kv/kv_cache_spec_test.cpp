@@ -41,6 +41,32 @@ std::int64_t peak_slots(const KVCacheSpec& spec, int num_tokens, int step_tokens
   return peak;
 }
 
+// The definition: blocks that the step writes in all layers, and those before them in one.
+TEST(KVCacheSpec, TheMostTokensOfAStepFitBesideOneLayer) {
+  const KVCacheSpec spec = small_spec();
+  for (int before = 0; before < 100; before += 7) {
+    for (int slots = 0; slots < 120; ++slots) {
+      const auto fits = [&](std::int64_t num_tokens) {
+        const std::int64_t old_blocks = before / kBlockSize;
+        const std::int64_t blocks = (before + num_tokens + kBlockSize - 1) / kBlockSize;
+        return spec.num_kv_heads * (old_blocks + spec.num_layers * (blocks - old_blocks)) <= slots;
+      };
+      const std::int64_t most = spec.most_step_tokens(before, before, slots);
+      ASSERT_TRUE(most == 0 || fits(most)) << before << " " << slots;
+      ASSERT_FALSE(fits(most + 1)) << before << " " << slots;
+    }
+  }
+  EXPECT_EQ(spec.most_step_tokens(1000, 32, 18), 8) << "its rows read two blocks";
+}
+
+TEST(KVCacheSpec, LayersThatAllHaveAWindowReadNoMoreThanThat) {
+  KVCacheSpec spec = small_spec();
+  spec.layer_windows = {32, 16, 32, 16};
+  EXPECT_EQ(spec.most_step_tokens(100'000, 100'000, 21), 16);
+  spec.layer_windows[3] = 0;
+  EXPECT_EQ(spec.most_step_tokens(100'000, 100'000, 21), 0);
+}
+
 TEST(KVCacheSpec, AcceptsTheEndsOfEveryRange) {
   KVCacheSpec spec = small_spec();
   EXPECT_TRUE(spec.validate().has_value());

@@ -53,8 +53,9 @@ class SchedulerTest : public testing::Test {
 
   // Runs one step; every sampled token is 7. Says "request:first+tokens" for each sequence, with a
   // "!" if its next token was sampled and ".choice" if it is not the first choice.
-  std::vector<std::string> step(std::vector<RequestId> finish = {}) {
-    plan_ = scheduler_->schedule();
+  std::vector<std::string> step(std::vector<RequestId> finish = {},
+                                std::int64_t slots_of_others = 0) {
+    plan_ = scheduler_->schedule(slots_of_others);
     std::vector<std::string> said;
     StepOutput output;
     for (const PlannedSequence& planned : plan_.sequences) {
@@ -258,6 +259,30 @@ TEST_F(SchedulerTest, FindsAPromptThatWasComputedBefore) {
   EXPECT_EQ(scheduler_->stats().prefix_hits_tokens, 48 + 64);
 }
 
+// What was generated behind max_dense_tokens has sparse KV, the same tokens in a prompt have not.
+TEST_F(SchedulerTest, APreemptedAnswerFindsNoMoreThanItWouldPublish) {
+  for (const int max_dense_tokens : {16, 32}) {
+    SchedulerOptions sparse = options(256, 4);
+    sparse.max_dense_tokens = max_dense_tokens;
+    start(20, sparse, true);
+    std::vector<TokenId> longer = count_from(0, 20);
+    longer.resize(60, 7);  // as the answer to the first 20
+    add_prompt(1, longer);
+    EXPECT_THAT(step({1}), ElementsAre("1:0+60!"));
+    add_prompt(2, count_from(0, 20));
+    EXPECT_THAT(step(), ElementsAre("2:16+4!"));
+    for (int i = 0; i < 30; ++i) {
+      step();
+    }
+    plan_ = scheduler_->schedule();
+    ASSERT_EQ(plan_.sequences.size(), 1U);
+    ASSERT_TRUE(scheduler_->lose(plan_.sequences[0]));
+    scheduler_->update(plan_, {});
+    EXPECT_THAT(step({2}),
+                ElementsAre(fmt::format("2:{}+{}!", max_dense_tokens, 51 - max_dense_tokens)));
+  }
+}
+
 // A hit may only be what has been computed: cases A1 (c).
 TEST_F(SchedulerTest, EqualPromptsInOneStepAreComputedOnce) {
   start(40, options(48, 4), true);
@@ -324,6 +349,53 @@ TEST_F(SchedulerTest, BlocksThatAreAtHomeElsewhereOrNotExactAreFoundByNobody) {
     add_prompt(2, count_from(0, 50));
     EXPECT_THAT(step({2}), ElementsAre("2:0+50!"));
   }
+}
+
+TEST_F(SchedulerTest, OneThatLacksSlotsWhichOthersHaveGoesOnWhenTheyAreBack) {
+  start(5, options(64, 4));
+  add(1, 15);
+  EXPECT_THAT(step(), ElementsAre("1:0+15!"));
+  const SequenceId other = kv_->open();
+  ASSERT_TRUE(kv_->extend(other, 3 * kBlockSize));
+  const std::int64_t slots_of_others = 3 * kSlotsPerBlock;
+  for (int i = 0; i < 17; ++i) {
+    ASSERT_THAT(step({}, slots_of_others), ElementsAre(fmt::format("1:{}+1!", 15 + i)));
+  }
+  EXPECT_THAT(step({}, slots_of_others), IsEmpty());
+  EXPECT_THAT(step({}, slots_of_others), IsEmpty());
+  EXPECT_EQ(scheduler_->stats().num_running, 1);
+  kv_->close(other);
+  ASSERT_THAT(step(), ElementsAre("1:32+1!"));
+  EXPECT_EQ(plan_.sequences[0].tokens.back(), 7);
+  EXPECT_THAT(step({1}), ElementsAre("1:33+1!"));
+  EXPECT_EQ(kv_->stats().slots_used, 0);
+}
+
+TEST_F(SchedulerTest, OneThatWaitsForSlotsWhichOthersHaveStartsWhenTheyAreBack) {
+  start(5, options(64, 4));
+  const SequenceId other = kv_->open();
+  ASSERT_TRUE(kv_->extend(other, 5 * kBlockSize));
+  add(1, 20);
+  EXPECT_THAT(step({}, 5 * kSlotsPerBlock), IsEmpty());
+  EXPECT_EQ(scheduler_->stats().num_waiting, 1);
+  kv_->close(other);
+  EXPECT_THAT(step({1}), ElementsAre("1:0+20!"));
+  EXPECT_EQ(kv_->stats().slots_used, 0);
+}
+
+TEST_F(SchedulerTest, KvThatIsThereIsKeptWhileOthersHaveTheSlots) {
+  start(5, options(64, 4));
+  const SequenceId other = kv_->open();
+  ASSERT_TRUE(kv_->extend(other, 4 * kBlockSize));
+  const SequenceId computed = kv_->open();
+  ASSERT_TRUE(kv_->extend(computed, kBlockSize));
+  Request request;
+  request.id = 1;
+  request.prompt = count_from(0, 20);
+  scheduler_->add_computed(request, {}, computed, {});
+  EXPECT_THAT(step({}, 4 * kSlotsPerBlock), IsEmpty());
+  kv_->close(other);
+  EXPECT_THAT(step({1}), ElementsAre("1:16+4!"));
 }
 
 TEST_F(SchedulerTest, WhatWasComputedElsewhereIsFreeAfterACancelInTheQueue) {
