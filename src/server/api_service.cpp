@@ -257,6 +257,7 @@ asio::awaitable<void> ApiService::generate(ApiKind kind, HttpRequest request, st
                            backend_now->model,
                            metrics_,
                            cut_,
+                           workers_,
                            options_.max_queued_bytes,
                            cors_headers(request, options_.access)};
   GenerationRun run(std::move(*parsed), context, exchange);
