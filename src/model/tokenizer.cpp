@@ -13,6 +13,7 @@
 #include "model/llama_log.h"
 #include "model/tokenizer_impl.h"
 #include "model/tokenizer_metadata.h"
+#include "model/word_splitter.h"
 #include "sampling/utf8.h"
 
 namespace karez {
@@ -74,6 +75,12 @@ Expected<std::vector<TokenId>> Tokenizer::Impl::tokenize_raw(std::string_view te
                 fmt::format("a text of {} bytes is too long, allowed are {}", text.size(),
                             std::numeric_limits<std::int32_t>::max() - kSlack));
   }
+  if (const auto run = find_long_run(text, splitter)) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("the text has {} {} in a row from byte {}, allowed are {}: the "
+                            "tokenizer of this model cannot cut longer runs into words",
+                            run->characters, run->what, run->begin, run->allowed));
+  }
   const auto length = static_cast<std::int32_t>(text.size());
   try {
     // Rarely more than one token for two bytes; if so, the negated count says how many.
@@ -105,6 +112,8 @@ Tokenizer::~Tokenizer() = default;
 
 Expected<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path,
                                                      const std::string& chat_template) {
+  auto impl = std::make_unique<Impl>();
+  impl->path = path;
   {
     // libllama asserts on much that it reads; it gets only files that have passed our checks.
     auto file = GgufFile::open(path);
@@ -114,10 +123,10 @@ Expected<std::unique_ptr<Tokenizer>> Tokenizer::load(const std::string& path,
     if (auto checked = check_tokenizer_metadata(*file); !checked) {
       return fail(std::move(checked.error()));
     }
+    impl->splitter = word_splitter_of(file->get_string("tokenizer.ggml.model").value_or(""),
+                                      file->get_string("tokenizer.ggml.pre").value_or(""));
   }
   silence_llama_log();
-  auto impl = std::make_unique<Impl>();
-  impl->path = path;
   try {
     llama_model_params params = llama_model_default_params();
     params.vocab_only = true;

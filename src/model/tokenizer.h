@@ -37,7 +37,8 @@ class Tokenizer {
   // parse_special: control tokens written in the text (<|im_start|>) become those tokens; false
   // keeps them text, which user input must be.
   // Fails: kInvalidArgument with the byte offset if text is not UTF-8, or if it is longer than
-  // 2^31 - 1 bytes.
+  // 2^31 - 1 bytes, or if it has a run of like characters that libllama cannot cut into words with
+  // this vocabulary (word_splitter.h).
   Expected<std::vector<TokenId>> tokenize(std::string_view text, bool add_special,
                                           bool parse_special) const;
   // The bytes of one token; may be part of a UTF-8 character. render_special: control tokens as
@@ -56,7 +57,8 @@ class Tokenizer {
   // messages' contents stay text, and so do marks that the model's template writes as user-defined
   // tokens (</think>). Otherwise the tokens are those that libllama gives for the rendered text.
   // Fails: kUnimplemented if the model has no template or libllama does not know it;
-  //        kInvalidArgument for no messages, an unknown role, or a content that is not UTF-8.
+  //        kInvalidArgument for no messages, an unknown role, or a content that is not UTF-8 or
+  //        has a run as above.
   Expected<std::vector<TokenId>> tokenize_chat(std::span<const ChatMessage> messages,
                                                bool add_generation_prompt) const;
 

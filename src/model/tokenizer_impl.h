@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "model/tokenizer.h"
+#include "model/word_splitter.h"
 
 namespace karez {
 
@@ -35,6 +36,7 @@ struct Tokenizer::Impl {
   std::string chat_template;           // empty: none
   std::string default_system_message;  // that the template writes; empty: none
   std::size_t max_piece_bytes = 4;     // one unknown character may be one token
+  WordSplitter splitter = WordSplitter::kRegexWithinALine;
 
   // Longest first, as libllama looks for them.
   std::vector<SpecialToken> control_tokens;
@@ -42,7 +44,8 @@ struct Tokenizer::Impl {
   // text, also where control tokens stay text.
   std::vector<SpecialToken> template_marks;
 
-  // libllama's tokenizer without checks. Fails: kInvalidArgument if the text is too long.
+  // libllama's tokenizer, without a check of the text's characters. Fails: kInvalidArgument if the
+  // text is too long, or has a run of characters that is (word_splitter.h).
   Expected<std::vector<TokenId>> tokenize_raw(std::string_view text, bool add_special,
                                               bool parse_special) const;
 };

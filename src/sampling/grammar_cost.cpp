@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bitset>
+#include <charconv>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -13,18 +16,109 @@
 namespace karez {
 namespace {
 
+// Characters: each of ASCII, and all others as one.
+constexpr std::size_t kBeyondAscii = 128;
+using CharacterSet = std::bitset<kBeyondAscii + 1>;
+
 // One element of a sequence: a character, a class, a token, or a reference to a rule.
 struct Element {
   static constexpr std::size_t kTerminal = SIZE_MAX;
   std::size_t rule = kTerminal;
+  CharacterSet characters{};  // of a terminal that is one character: which ones it may be
   std::size_t min = 1;
   std::size_t copies = 1;  // how often it may stand here, at least 1
+  bool varies = false;     // in how often it stands here
 };
 
 struct Rule {
   std::vector<std::vector<Element>> alternatives;
   bool defined = false;
 };
+
+void add_range(CharacterSet& set, std::uint32_t first, std::uint32_t last) {
+  for (std::uint32_t c = first; c <= last && c < kBeyondAscii; ++c) {
+    set.set(c);
+  }
+  if (last >= kBeyondAscii) {
+    set.set(kBeyondAscii);
+  }
+}
+
+// The character at the beginning, which is taken away. None: an escape that libllama lacks.
+std::optional<std::uint32_t> take_character(std::string_view& text) {
+  const auto lead = static_cast<unsigned char>(text.front());
+  text.remove_prefix(1);
+  if (lead >= 0x80) {
+    while (!text.empty() && (static_cast<unsigned char>(text.front()) & 0xC0U) == 0x80) {
+      text.remove_prefix(1);
+    }
+    return kBeyondAscii;
+  }
+  if (lead != '\\' || text.empty()) {
+    return lead;
+  }
+  const char escaped = text.front();
+  text.remove_prefix(1);
+  switch (escaped) {
+    case 'n':
+      return '\n';
+    case 't':
+      return '\t';
+    case 'r':
+      return '\r';
+    case 'x':
+    case 'u':
+    case 'U': {
+      const std::size_t digits = escaped == 'x' ? 2 : escaped == 'u' ? 4 : 8;
+      std::uint32_t value = 0;
+      const char* const end = text.data() + std::min(digits, text.size());
+      if (std::from_chars(text.data(), end, value, 16).ptr != text.data() + digits) {
+        return std::nullopt;
+      }
+      text.remove_prefix(digits);
+      return value;
+    }
+    default:
+      return escaped;
+  }
+}
+
+// inside: what is between the brackets.
+CharacterSet characters_of_class(std::string_view inside) {
+  const bool is_negated = inside.starts_with('^');
+  inside.remove_prefix(is_negated ? 1 : 0);
+  CharacterSet set;
+  while (!inside.empty()) {
+    const auto first = take_character(inside);
+    auto last = first;
+    if (inside.size() >= 2 && inside.front() == '-') {
+      inside.remove_prefix(1);
+      last = take_character(inside);
+    }
+    if (!first || !last) {
+      return CharacterSet().set();
+    }
+    add_range(set, *first, *last);
+  }
+  if (is_negated) {
+    set.flip();
+    set.set(kBeyondAscii);
+  }
+  return set;
+}
+
+// Empty if it has several. inside: what is between the quotes.
+CharacterSet character_of_text(std::string_view inside) {
+  CharacterSet set;
+  if (inside.empty()) {
+    return set;
+  }
+  const auto character = take_character(inside);
+  if (inside.empty() && character) {
+    add_range(set, *character, *character);
+  }
+  return set;
+}
 
 bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
@@ -137,10 +231,13 @@ class Reader {
     while (at_ < text_.size() && !problem_) {
       const char c = peek();
       if (c == '"' || c == '[') {
+        const std::size_t start = at_ + 1;
         symbol_elements = read_quoted(c == '"' ? '"' : ']');
         // A text of several characters is as its first one: what follows matters only after it.
         if (symbol_elements > 0 || c == '[') {
-          sequence.push_back({});
+          const std::string_view inside = text_.substr(start, at_ - std::min(at_, start + 1));
+          sequence.push_back(
+              {.characters = c == '[' ? characters_of_class(inside) : character_of_text(inside)});
         }
       } else if (c == '<' || c == '!') {
         const std::size_t end = text_.find('>', at_);
@@ -154,7 +251,7 @@ class Reader {
       } else if (c == '.') {
         ++at_;
         symbol_elements = 1;
-        sequence.push_back({});
+        sequence.push_back({.characters = CharacterSet().set()});
       } else if (is_name(c)) {
         sequence.push_back({.rule = rule_named(read_name())});
         symbol_elements = 1;
@@ -250,6 +347,7 @@ class Reader {
       Element& last = sequence.back();
       last.copies = std::max(last.copies, copies);
       last.min = std::min(last.min, min);
+      last.varies = last.varies || endless || max > min;
     }
   }
 
@@ -260,6 +358,42 @@ class Reader {
   std::vector<Rule> rules_;
   std::map<std::string, std::size_t> names_;
   std::optional<std::string> problem_;
+};
+
+// How many parts of a sequence each character may belong to. Between two parts that may both take
+// a character and repeat, or be left out, libllama follows every way to share it out: with k parts
+// and a token of n such characters (n + k - 1 choose n) of them, for each token of the vocabulary.
+class SharedCharacters {
+ public:
+  // An element that may be left out.
+  void add_optional(const CharacterSet& own) {
+    for (std::size_t c = 0; c < counts_.size(); ++c) {
+      counts_[c] = sum(counts_[c], own[c] ? 1 : 0);
+    }
+  }
+  // A rule that may be left out, or be empty.
+  void add_optional(const SharedCharacters& inner) {
+    for (std::size_t c = 0; c < counts_.size(); ++c) {
+      counts_[c] = sum(counts_[c], inner.counts_[c]);
+    }
+  }
+  // An element that stands here, as one of these characters or as something longer.
+  void add_present(const CharacterSet& own, bool varies) {
+    for (std::size_t c = 0; c < counts_.size(); ++c) {
+      counts_[c] = own[c] ? sum(counts_[c], varies ? 1 : 0) : std::uint8_t{0};
+    }
+  }
+  void raise_to(const SharedCharacters& other) {
+    for (std::size_t c = 0; c < counts_.size(); ++c) {
+      counts_[c] = std::max(counts_[c], other.counts_[c]);
+    }
+  }
+  std::size_t most() const { return *std::ranges::max_element(counts_); }
+
+ private:
+  static std::uint8_t sum(int a, int b) { return static_cast<std::uint8_t>(std::min(a + b, 255)); }
+
+  std::array<std::uint8_t, kBeyondAscii + 1> counts_{};
 };
 
 // How rules begin. A rule that can begin with itself is left recursion, which libllama refuses too.
@@ -274,7 +408,7 @@ class Beginnings {
         return checked;
       }
     }
-    return {};
+    return check_shared_characters();
   }
 
  private:
@@ -284,7 +418,48 @@ class Beginnings {
     bool can_be_empty = false;
     std::size_t depth = 1;
     std::size_t beginnings = 1;
+    CharacterSet alone;       // characters that are the whole of what the rule stands for
+    SharedCharacters shared;  // of the alternatives that can be empty
   };
+
+  // Into `shared`, which has what stands before the element. The element's rule has been visited.
+  void add_element(const Element& element, SharedCharacters& shared) const {
+    const bool is_terminal = element.rule == Element::kTerminal;
+    const CharacterSet& own = is_terminal ? element.characters : facts_[element.rule].alone;
+    const bool has_empty_rule = !is_terminal && facts_[element.rule].can_be_empty;
+    if (has_empty_rule) {
+      SharedCharacters inner = facts_[element.rule].shared;
+      if (element.varies) {
+        SharedCharacters repeated;
+        repeated.add_optional(own);
+        inner.raise_to(repeated);
+      }
+      shared.add_optional(inner);
+    } else if (element.min == 0) {
+      shared.add_optional(own);
+    } else {
+      shared.add_present(own, element.varies);
+    }
+  }
+
+  Expected<void> check_shared_characters() const {
+    for (const Rule& rule : rules_) {
+      for (const std::vector<Element>& alternative : rule.alternatives) {
+        SharedCharacters shared;
+        for (const Element& element : alternative) {
+          add_element(element, shared);
+          if (shared.most() > limits_.shared) {
+            return fail(StatusCode::kInvalidArgument,
+                        fmt::format("the grammar has too many parts in a row that may be repeated "
+                                    "or left out and may take the same character, allowed are up "
+                                    "to {}",
+                                    limits_.shared));
+          }
+        }
+      }
+    }
+    return {};
+  }
 
   // Recursion goes no deeper than limits_.reference_depth.
   Expected<void> visit(std::size_t rule, std::size_t depth) {
@@ -324,6 +499,17 @@ class Beginnings {
                                   limits_.beginnings));
         }
         is_empty_so_far = element.min == 0 || inner.can_be_empty;
+        if (alternative.size() == 1) {
+          const bool is_terminal = element.rule == Element::kTerminal;
+          facts.alone |= is_terminal ? element.characters : inner.alone;
+        }
+      }
+      if (is_empty_so_far) {
+        SharedCharacters shared;
+        for (const Element& element : alternative) {
+          add_element(element, shared);
+        }
+        facts.shared.raise_to(shared);
       }
       facts.can_be_empty = facts.can_be_empty || is_empty_so_far;
     }

@@ -174,9 +174,9 @@ ApiResult<std::string> ApiService::text_route(Route route, const std::string& bo
     case Route::kTokenize:
       return answer_tokenize(body, *backend.codec, backend.model);
     case Route::kDetokenize:
-      return answer_detokenize(body, *backend.codec);
+      return answer_detokenize(body, *backend.codec, backend.model);
     default:
-      return answer_apply_template(body, *backend.codec);
+      return answer_apply_template(body, *backend.codec, backend.model);
   }
 }
 
@@ -257,6 +257,7 @@ asio::awaitable<void> ApiService::generate(ApiKind kind, HttpRequest request, st
                            backend_now->model,
                            metrics_,
                            cut_,
+                           workers_,
                            options_.max_queued_bytes,
                            cors_headers(request, options_.access)};
   GenerationRun run(std::move(*parsed), context, exchange);

@@ -75,7 +75,7 @@ class ApiService final : public HttpHandler {
   const ApiOptions options_;
   std::unique_ptr<RequestLog> log_;
   ServerMetrics metrics_;
-  // For work that would hold up an I/O thread: parsing and tokenising.
+  // For work that would hold up an I/O thread: parsing, tokenising, submitting.
   asio::thread_pool workers_{1};
   mutable std::mutex mutex_;
   Backend backend_;

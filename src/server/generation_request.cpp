@@ -142,8 +142,11 @@ ApiResult<Prompt> token_prompt(const Json& array, const std::string& field, bool
   if (!tokens) {
     return api_fail(std::move(tokens.error()));
   }
-  std::string text = with_text ? text_of(codec, *tokens, true) : std::string();
-  return checked(std::move(*tokens), std::move(text), field, model);
+  auto prompt = checked(std::move(*tokens), {}, field, model);
+  if (prompt && with_text) {
+    prompt->text = text_of(codec, prompt->tokens, true);
+  }
+  return prompt;
 }
 
 ApiResult<std::vector<Prompt>> completion_prompts(const Json& body, bool with_text,

@@ -6,6 +6,8 @@
 #include <random>
 #include <utility>
 
+#include "server/on_worker.h"
+
 namespace karez {
 namespace {
 
@@ -92,7 +94,11 @@ ApiResult<void> GenerationRun::submit() {
 }
 
 asio::awaitable<RequestRecord> GenerationRun::run() {
-  if (auto submitted = submit(); !submitted) {
+  // This run is still there when the worker is done, whatever the client does: only this coroutine
+  // ends it. Events that come meanwhile wait in the queue.
+  const auto work = [this] { return submit(); };
+  ApiResult<void> submitted = co_await on_worker(context_.workers, exchange_.executor(), work);
+  if (!submitted) {
     co_await end_with(std::move(submitted.error()), "rejected");
   } else {
     co_await follow();

@@ -1,7 +1,8 @@
 // One HTTP request for text on its way through the engine: submit, follow, write, cancel.
 //
-// Thread: run() is a coroutine of the connection's I/O thread. The engine's callbacks come from the
-// engine thread and only reach the event queue.
+// Thread: run() is a coroutine of the connection's I/O thread; submitting runs on a worker, while
+// the coroutine waits for it. The engine's callbacks come from the engine thread and only reach the
+// event queue.
 #pragma once
 
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine_client.h"
+#include "server/asio.h"
 #include "server/event_queue.h"
 #include "server/generation_json.h"
 #include "server/http_types.h"
@@ -26,6 +28,8 @@ struct RunContext {
   ServerMetrics& metrics;
   // Set when the server must end now: runs are cut and their clients told.
   const std::atomic<bool>& cut;
+  // For what would hold up an I/O thread.
+  asio::thread_pool& workers;
   // Of events that wait for a client that reads slowly, for each choice.
   std::size_t max_queued_bytes = 256 * 1024;
   // For every response, streams included.
@@ -44,6 +48,7 @@ class GenerationRun {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // On a worker: the engine reads grammars in submit().
   ApiResult<void> submit();
   asio::awaitable<void> follow();
   // Takes what the engine has sent; waits for it, but not longer than a tenth of a second.

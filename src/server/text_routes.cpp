@@ -1,6 +1,12 @@
 #include "server/text_routes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <utility>
 
 #include "sampling/utf8.h"
 #include "server/field_reader.h"
@@ -10,15 +16,48 @@ namespace karez {
 namespace {
 
 // A token's text, or its bytes where they are no text of their own.
-Json piece_json(const std::string& piece) {
+std::string piece_json(const std::string& piece) {
   if (!first_invalid_utf8(piece)) {
-    return piece;
+    return dump(piece);
   }
-  Json bytes = Json::array();
-  for (const char c : piece) {
-    bytes.push_back(static_cast<unsigned char>(c));
+  const std::span bytes(reinterpret_cast<const unsigned char*>(piece.data()), piece.size());
+  return fmt::format("[{}]", fmt::join(bytes, ","));
+}
+
+// Written as text: a JSON value for each token takes a hundred times the memory of the token.
+std::string token_list(const std::vector<TokenId>& tokens, const TextCodec& codec,
+                       bool with_pieces) {
+  if (!with_pieces) {
+    return fmt::format("[{}]", fmt::join(tokens, ","));
   }
-  return bytes;
+  std::string list = "[";
+  for (const TokenId token : tokens) {
+    fmt::format_to(std::back_inserter(list), R"({}{{"id":{},"piece":{}}})",
+                   list.size() > 1 ? "," : "", token, piece_json(codec.piece(token, true)));
+  }
+  return list + "]";
+}
+
+std::size_t max_tokens_of(const ModelInfo& model) {
+  return static_cast<std::size_t>(model.context_tokens) * kMaxContexts;
+}
+
+ApiError too_many_tokens(std::string_view field, std::string_view seen, const ModelInfo& model) {
+  ApiError error = ApiError::bad_field(
+      field, fmt::format("{} is {} tokens long, allowed are up to {}: {} times the context of {}",
+                         field, seen, max_tokens_of(model), kMaxContexts, model.context_tokens));
+  error.code = "context_length_exceeded";
+  return error;
+}
+
+// Says no before the work.
+ApiResult<void> check_length(std::size_t bytes, std::string_view field, const TextCodec& codec,
+                             const ModelInfo& model) {
+  const std::size_t max_tokens = max_tokens_of(model);
+  if (bytes / std::max<std::size_t>(codec.max_piece_bytes(), 1) > max_tokens) {
+    return api_fail(too_many_tokens(field, fmt::format("more than {}", max_tokens), model));
+  }
+  return {};
 }
 
 Json model_json(const ModelInfo& model, int vocab_size) {
@@ -41,12 +80,28 @@ ApiResult<std::vector<TokenId>> tokens_of(Expected<std::vector<TokenId>> tokens,
 }
 
 ApiResult<std::vector<TokenId>> chat_tokens(const Json& body, const TextCodec& codec,
-                                            bool generation_prompt) {
+                                            const ModelInfo& model, bool generation_prompt) {
   auto turns = parse_messages(body);
   if (!turns) {
     return api_fail(std::move(turns.error()));
   }
+  std::size_t bytes = 0;
+  for (const ChatTurn& turn : *turns) {
+    bytes += turn.content.size();
+  }
+  if (auto checked = check_length(bytes, "messages", codec, model); !checked) {
+    return api_fail(std::move(checked.error()));
+  }
   return tokens_of(codec.tokenize_chat(*turns, generation_prompt), "messages");
+}
+
+ApiResult<std::vector<TokenId>> text_tokens(const std::string& text, std::string_view field,
+                                            const TextCodec& codec, const ModelInfo& model,
+                                            bool add_special, bool parse_special) {
+  if (auto checked = check_length(text.size(), field, codec, model); !checked) {
+    return api_fail(std::move(checked.error()));
+  }
+  return tokens_of(codec.tokenize(text, add_special, parse_special), field);
 }
 
 }  // namespace
@@ -73,25 +128,17 @@ ApiResult<std::string> answer_tokenize(const std::string& body, const TextCodec&
   if (problem.error) {
     return api_fail(std::move(*problem.error));
   }
-  auto tokens = is_chat ? chat_tokens(*json, codec, generation_prompt)
-                        : tokens_of(codec.tokenize(*content, add_special, parse_special), field);
+  auto tokens = is_chat ? chat_tokens(*json, codec, model, generation_prompt)
+                        : text_tokens(*content, field, codec, model, add_special, parse_special);
   if (!tokens) {
     return api_fail(std::move(tokens.error()));
   }
-  Json list = Json::array();
-  for (const TokenId token : *tokens) {
-    if (with_pieces) {
-      list.push_back({{"id", token}, {"piece", piece_json(codec.piece(token, true))}});
-    } else {
-      list.push_back(token);
-    }
-  }
-  return dump({{"tokens", std::move(list)},
-               {"count", tokens->size()},
-               {"max_model_len", model.context_tokens}});
+  return fmt::format(R"({{"tokens":{},"count":{},"max_model_len":{}}})",
+                     token_list(*tokens, codec, with_pieces), tokens->size(), model.context_tokens);
 }
 
-ApiResult<std::string> answer_detokenize(const std::string& body, const TextCodec& codec) {
+ApiResult<std::string> answer_detokenize(const std::string& body, const TextCodec& codec,
+                                         const ModelInfo& model) {
   auto json = parse_json_object(body);
   if (!json) {
     return api_fail(std::move(json.error()));
@@ -105,6 +152,9 @@ ApiResult<std::string> answer_detokenize(const std::string& body, const TextCode
   if (problem.error) {
     return api_fail(std::move(*problem.error));
   }
+  if (array->size() > max_tokens_of(model)) {
+    return api_fail(too_many_tokens("tokens", std::to_string(array->size()), model));
+  }
   auto tokens = parse_token_array(*array, "tokens", codec.vocab_size());
   if (!tokens) {
     return api_fail(std::move(tokens.error()));
@@ -114,7 +164,8 @@ ApiResult<std::string> answer_detokenize(const std::string& body, const TextCode
   return dump({{"content", text}, {"prompt", text}});
 }
 
-ApiResult<std::string> answer_apply_template(const std::string& body, const TextCodec& codec) {
+ApiResult<std::string> answer_apply_template(const std::string& body, const TextCodec& codec,
+                                             const ModelInfo& model) {
   auto json = parse_json_object(body);
   if (!json) {
     return api_fail(std::move(json.error()));
@@ -125,7 +176,7 @@ ApiResult<std::string> answer_apply_template(const std::string& body, const Text
   if (problem.error) {
     return api_fail(std::move(*problem.error));
   }
-  auto tokens = chat_tokens(*json, codec, generation_prompt);
+  auto tokens = chat_tokens(*json, codec, model, generation_prompt);
   if (!tokens) {
     return api_fail(std::move(tokens.error()));
   }

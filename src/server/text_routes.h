@@ -12,10 +12,16 @@
 
 namespace karez {
 
+// More than kMaxContexts times the model's context is refused (context_length_exceeded): tokens
+// that are given, and texts that surely have so many.
+constexpr int kMaxContexts = 4;
+
 ApiResult<std::string> answer_tokenize(const std::string& body, const TextCodec& codec,
                                        const ModelInfo& model);
-ApiResult<std::string> answer_detokenize(const std::string& body, const TextCodec& codec);
-ApiResult<std::string> answer_apply_template(const std::string& body, const TextCodec& codec);
+ApiResult<std::string> answer_detokenize(const std::string& body, const TextCodec& codec,
+                                         const ModelInfo& model);
+ApiResult<std::string> answer_apply_template(const std::string& body, const TextCodec& codec,
+                                             const ModelInfo& model);
 std::string answer_models(const ModelInfo& model, int vocab_size);
 std::string answer_model(const ModelInfo& model, int vocab_size);
 std::string answer_props(const ModelInfo& model);

@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "support/model_files.h"
+#include "support/temporary_file.h"
 
 namespace karez {
 namespace {
@@ -98,6 +101,44 @@ TEST(Tokenizer, AcceptsZeroBytesAndLongTexts) {
     const auto many = t.tokenize(dense, false, false);
     ASSERT_TRUE(many);
     EXPECT_EQ(text_of(t, *many, false), dense) << model;
+  }
+}
+
+// A copy whose text is cut into words as tekken's is, for which libllama uses std::regex.
+std::unique_ptr<Tokenizer> tekken_tokenizer(const std::string& path) {
+  std::filesystem::copy_file(test::model_path(test::kSmolLm2), path);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  std::string head(std::size_t{1} << 23, '\0');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  const std::size_t key = head.find("tokenizer.ggml.pre");
+  const std::size_t name = key == std::string::npos ? key : head.find("smollm", key);
+  if (name == std::string::npos) {
+    throw std::runtime_error("the model has no tokenizer.ggml.pre");
+  }
+  file.clear();
+  file.seekp(static_cast<std::streamoff>(name));
+  file << "tekken";
+  file.close();
+  auto loaded = Tokenizer::load(path);
+  if (!loaded) {
+    throw std::runtime_error(loaded.error().to_string());
+  }
+  return std::move(*loaded);
+}
+
+TEST(Tokenizer, RefusesLongRunsWhereLibllamaWouldOverflowTheStack) {
+  const test::TemporaryFile file("tekken.gguf");
+  const auto t = tekken_tokenizer(file.path());
+  for (const char c : {'a', '.', '1', ' ', '\n'}) {
+    const auto tokens = t->tokenize("x;" + std::string(200'000, c), false, false);
+    ASSERT_FALSE(tokens) << c;
+    EXPECT_EQ(tokens.error().code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(tokens.error().message(), HasSubstr("in a row from byte "));
+    EXPECT_TRUE(t->tokenize(std::string(2000, c), false, false)) << c;
+    EXPECT_TRUE(tokenizer(test::kSmolLm2).tokenize(std::string(200'000, c), false, false)) << c;
+  }
+  for (const std::string& text : ordinary_texts()) {
+    EXPECT_TRUE(t->tokenize(text, false, false)) << text;
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace karez {
 
-class FakeCodec final : public TextCodec {
+class FakeCodec : public TextCodec {
  public:
   static constexpr TokenId kStart = 256;
   static constexpr TokenId kEnd = 257;

@@ -54,8 +54,8 @@ void read_any_request(std::string_view bytes) {
   const FakeCodec codec;
   const std::string body(bytes);
   check_refusal(answer_tokenize(body, codec, model()));
-  check_refusal(answer_detokenize(body, codec));
-  check_refusal(answer_apply_template(body, codec));
+  check_refusal(answer_detokenize(body, codec, model()));
+  check_refusal(answer_apply_template(body, codec, model()));
   const auto json = parse_json_object(bytes);
   check_refusal(json);
   if (!json) {

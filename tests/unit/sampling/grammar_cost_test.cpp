@@ -67,6 +67,33 @@ TEST(GrammarCost, BoundsEachWayToBeExpensive) {
   }
 }
 
+TEST(GrammarCost, BoundsThePartsThatShareACharacter) {
+  for (const std::string part :
+       {"[a-z]* ", "[a-z]{0,2000} ", "[a-z]? ", "[a-z]+ ", "[^,]{2,} ", ". * ", "\"-\"* ", "w ",
+        "(w) ", "[a-z]* [a-z] ", "[\\x61-\\u007A]* ", "([a-z])* ", "(\"a\" | \"b\")? ", "v* ",
+        "[\xC3\xA4-\xC3\xBC]* ", "[0-9-]* "}) {
+    const std::string rules = "\nw ::= [a-z]*\nv ::= [a-z]\n";
+    EXPECT_EQ(problem_of("root ::= " + repeated(part, 8) + "\"!\"" + rules), "") << part;
+    EXPECT_THAT(problem_of("root ::= " + repeated(part, 9) + "\"!\"" + rules),
+                HasSubstr("may take the same character, allowed are up to 8"))
+        << part;
+    EXPECT_THAT(problem_of("root ::= \"x\" (\"y\" | " + repeated(part, 9) + ")" + rules),
+                HasSubstr("may take the same character"))
+        << part;
+  }
+  // Three rules of three.
+  EXPECT_THAT(problem_of("root ::= w w w\nw ::= [a-z]* [a-z]? [a-z]*\n"),
+              HasSubstr("may take the same character"));
+  // What stands between them, or their own characters, tell them apart.
+  for (const std::string part :
+       {"[a-z]* \",\" ", "[a-z]* [0-9] ", "[a-z]{1,9} w ", "[a-z]+ \"ab\" ", "(\",\" [a-z]+)? "}) {
+    EXPECT_EQ(problem_of("root ::= " + repeated(part, 100) + "\nw ::= \",\" | \";;\"\n"), "")
+        << part;
+  }
+  EXPECT_EQ(problem_of(R"(root ::= "a"? "b"? "c"? "d"? [e-g]* [hi]* "j"? "k"? "l"? "m"? "n"?)"),
+            "");
+}
+
 TEST(GrammarCost, SaysWhereTheSyntaxIsWrong) {
   for (const auto& [gbnf, reason] : {
            std::pair("hello", "a rule is NAME ::= ..."),

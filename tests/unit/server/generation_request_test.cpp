@@ -325,5 +325,30 @@ TEST(GenerationRequest, TopLogprobsNeedLogprobs) {
   EXPECT_FALSE(chat(R"("logprobs":2)").has_value());
 }
 
+class CountingCodec final : public FakeCodec {
+ public:
+  std::string piece(TokenId token, bool render_special) const override {
+    ++num_pieces;
+    return FakeCodec::piece(token, render_special);
+  }
+  mutable int num_pieces = 0;
+};
+
+TEST(GenerationRequest, TokensThatAreTooManyAreNotTurnedIntoTheTextOfAnEcho) {
+  const CountingCodec codec;
+  const auto parse_tokens = [&](std::size_t count) {
+    return parse_generation_request(
+        ApiKind::kCompletion, Json{{"prompt", Json(count, 97)}, {"echo", true}}, "", kModel, codec);
+  };
+  const auto fits = parse_tokens(3);
+  ASSERT_TRUE(fits);
+  EXPECT_THAT(fits->echo_texts, ElementsAre("aaa"));
+  EXPECT_EQ(codec.num_pieces, 3);
+  const auto too_many = parse_tokens(200);
+  ASSERT_FALSE(too_many);
+  EXPECT_EQ(too_many.error().code, "context_length_exceeded");
+  EXPECT_EQ(codec.num_pieces, 3);
+}
+
 }  // namespace
 }  // namespace karez

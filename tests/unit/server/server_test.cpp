@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +28,50 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
+// In front of another engine: submit() waits until it is let through.
+class GatedEngine final : public EngineClient {
+ public:
+  explicit GatedEngine(EngineClient& engine) : engine_(engine) {}
+
+  Expected<RequestId> submit(Request request, Callback callback) override {
+    {
+      std::unique_lock lock(mutex_);
+      is_reached_ = true;
+      changed_.notify_all();
+      // Not for good: a server that waits for this would never end.
+      if (!changed_.wait_for(lock, std::chrono::seconds(20), [this] { return is_open_; })) {
+        came_too_late_ = true;
+      }
+    }
+    return engine_.submit(std::move(request), std::move(callback));
+  }
+  void cancel(RequestId id) override { engine_.cancel(id); }
+  EngineStats stats() const override { return engine_.stats(); }
+
+  void wait_until_reached() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_reached_; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  // Whether a submit() gave up waiting for open().
+  bool came_too_late() const {
+    const std::lock_guard lock(mutex_);
+    return came_too_late_;
+  }
+
+ private:
+  EngineClient& engine_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_reached_ = false;
+  bool is_open_ = false;
+  bool came_too_late_ = false;
+};
+
 class ServerTest : public testing::Test {
  protected:
   void start() {
@@ -35,10 +81,11 @@ class ServerTest : public testing::Test {
     server_ = std::move(*server);
     port_ = server_->port();
   }
-  void start_with_model() {
+  void start_with_model() { start_with_engine(engine_); }
+  void start_with_engine(EngineClient& engine) {
     start();
     ServerBackend backend;
-    backend.engine = &engine_;
+    backend.engine = &engine;
     backend.codec = &codec_;
     backend.model = {
         .name = "fake", .context_tokens = 100'000, .max_num_seqs = 32, .kv_role = role_};
@@ -153,6 +200,25 @@ TEST_F(ServerTest, ClientsThatComeAndGoLeaveNothingBehind) {
   }
   EXPECT_TRUE(becomes_idle());
   EXPECT_EQ(engine_.stats().slots_used, 0);
+}
+
+TEST_F(ServerTest, AnEngineThatTakesItsTimeToTakeARequestHoldsUpNoOtherConnection) {
+  GatedEngine gated(engine_);
+  options_.http.io_threads = 1;
+  start_with_engine(gated);
+  const RawClient client(port_);
+  client.send(post("/v1/completions", R"({"prompt":"hi"})"));
+  const RawClient left(port_);
+  left.send(post("/v1/completions", R"({"prompt":"<forever>"})"));
+  left.stop_sending();
+  gated.wait_until_reached();
+  EXPECT_THAT(ask(get("/health")), StartsWith("HTTP/1.1 200 "));
+  gated.open();
+  EXPECT_THAT(client.receive_all(), HasSubstr("\"finish_reason\":\"stop\""));
+  EXPECT_FALSE(gated.came_too_late());
+  EXPECT_TRUE(becomes_idle());
+  // Before the engine that it uses.
+  server_.reset();
 }
 
 TEST_F(ServerTest, ShuttingDownCutsWhatDoesNotEndAndSaysSo) {
