@@ -22,8 +22,9 @@ void EngineLoop::advance_peers() {
   }
   std::vector<KvConsumer::Ready> ready;
   peers_.consumer->poll(
-      [this](const Request& request, int num_remote_tokens) {
-        return scheduler_.has_room_for(request, num_remote_tokens);
+      // The scheduler does not know yet of those that are ready.
+      [this, &ready](const Request& request, int num_remote_tokens) {
+        return ready.empty() && scheduler_.has_room_for(request, num_remote_tokens);
       },
       ready);
   for (const KvConsumer::Ready& arrived : ready) {

@@ -71,6 +71,10 @@ bool Scheduler::has_room_for(const Request& request, int num_remote_tokens) cons
   if (running_.empty() && waiting_.empty()) {
     return true;
   }
+  // Nobody overtakes one that waits for slots with its KV.
+  if (std::ranges::any_of(waiting_, [](const auto& entry) { return !entry.second.kv.is_none(); })) {
+    return false;
+  }
   Sequence sequence;
   sequence.num_choices = request.num_choices;
   sequence.tokens = request.prompt;

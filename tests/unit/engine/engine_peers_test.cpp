@@ -148,7 +148,8 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
     producer_ = create(std::move(kv), std::move(peers));
   }
 
-  void start_consumer(KvLoadFailure policy, std::int64_t num_slots = kPoolSlots) {
+  void start_consumer(KvLoadFailure policy, std::int64_t num_slots = kPoolSlots,
+                      std::int64_t home_slots = kPoolSlots) {
     KvPeers peers;
     PeerPoolOptions pool;
     pool.config = peer_config();
@@ -156,7 +157,7 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
     pool.connect_timeout = std::chrono::seconds(2);
     const std::shared_ptr<PeerPool> peer_pool = PeerPool::create(pool).value();
     HostTierOptions host{.block_bytes = spec().slot_bytes(),
-                         .capacity_bytes = bytes_of(kPoolSlots),
+                         .capacity_bytes = bytes_of(home_slots),
                          .num_workers = 0};
     auto tier = std::make_unique<RemoteTier>(HostTier::create(host).value(), peer_pool,
                                              RemoteTierOptions{.max_adopted_extents = 4000});
@@ -337,7 +338,8 @@ INSTANTIATE_TEST_SUITE_P(Admit, FullSplitEngine, testing::Values(KvAdmit::kFull)
 
 TEST_P(FullSplitEngine, HoweverLongRoomIsWaitedForThatIsNoFailure) {
   start_producer();
-  start_consumer(KvLoadFailure::kFail, 200);  // one at a time: a prompt of 700 tokens takes 136
+  // One at a time: 900 tokens take 228 blocks, 700 take 176.
+  start_consumer(KvLoadFailure::kFail, 200, 300);
   std::vector<Request> requests;
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < 4; ++i) {
