@@ -80,12 +80,16 @@ std::size_t KvConsumer::manifest_bytes() const {
   return bytes;
 }
 
+// In one step, as open() takes them.
+std::int64_t KvConsumer::slots_to_read(int num_tokens) const {
+  return kv_.spec().slots_for_sequence(num_tokens, std::max(num_tokens, 1));
+}
+
 std::int64_t KvConsumer::slots_held() const {
   std::int64_t slots = 0;
   for (const Arrival& arrival : arrivals_) {
     if (!arrival.kv.is_none()) {
-      const int read = kv_.num_tokens(arrival.kv) - arrival.num_remote_tokens;
-      slots += kv_.spec().slots_for_sequence(read, std::max(read, 1));
+      slots += slots_to_read(kv_.num_tokens(arrival.kv) - arrival.num_remote_tokens);
     }
   }
   return slots;
@@ -223,7 +227,7 @@ std::optional<Status> KvConsumer::check(const Arrival& arrival) const {
 std::optional<Status> KvConsumer::find_lack_of_slots(const Arrival& arrival) const {
   const int remote = num_remote_tokens(arrival);
   const int read = num_tokens(arrival) - remote;
-  const std::int64_t needed = kv_.spec().slots_for_sequence(read, std::max(read, 1));
+  const std::int64_t needed = slots_to_read(read);
   const std::int64_t total =
       kv_.stats().slots_total - (kv_.residency() != nullptr ? kSpareSlots : 0);
   if (needed <= total) {

@@ -127,6 +127,7 @@ class KvConsumer {
   // Of the prompt, how many are admitted, and of these, how many stay with the producer.
   int num_tokens(const Arrival& arrival) const;
   int num_remote_tokens(const Arrival& arrival) const;
+  std::int64_t slots_to_read(int num_tokens) const;
   void open(Arrival& arrival);
   SequenceId open_at_producer(const Manifest& manifest, int num_tokens);
   std::span<const RemoteBlock> blocks_of(const Manifest& manifest, int layer, int head) const;

@@ -125,6 +125,14 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
     options_.prefix_cache = false;
   }
 
+  // In windows of 64 tokens, behind which so many lie.
+  void compress_prompts(int recent_tokens) {
+    options_.compress = true;
+    options_.compression.compresses_prompt = true;
+    options_.compression.window_tokens = 64;
+    options_.compression.recent_tokens = recent_tokens;
+  }
+
   std::unique_ptr<Engine> plain() {
     auto kv = KVCacheManager::create(spec(), bytes_of(kPoolSlots)).value();
     return Engine::create(options_, std::make_unique<PagedFakeRunner>(kVocabSize), std::move(kv),
@@ -460,11 +468,7 @@ TEST_P(SplitEngine, AnotherPromptThanThatOfTheKvIsRefused) {
 }
 
 TEST_P(SplitEngine, APromptThatIsCompressedIsComputedHere) {
-  options_.compress = true;
-  options_.compression.compresses_prompt = true;
-  // One window may be compressed, if slots are short.
-  options_.compression.window_tokens = 64;
-  options_.compression.recent_tokens = 256;
+  compress_prompts(256);  // one window may be compressed, if slots are short
   start_producer();
   start_consumer(KvLoadFailure::kFail);
   Request request = request_of(150, 10);
@@ -476,10 +480,7 @@ TEST_P(SplitEngine, APromptThatIsCompressedIsComputedHere) {
 
 // A producer hands over the pairs of all positions, whatever its own requests ask for.
 TEST_P(SplitEngine, APromptForAConsumerIsNotCompressed) {
-  options_.compress = true;
-  options_.compression.compresses_prompt = true;
-  options_.compression.window_tokens = 64;
-  options_.compression.recent_tokens = 32;
+  compress_prompts(32);
   for (const CompressArchive archive : {CompressArchive::kOff, CompressArchive::kR4}) {
     options_.compression.archive = archive;
     consumer_.reset();
@@ -496,10 +497,7 @@ TEST_P(SplitEngine, APromptForAConsumerIsNotCompressed) {
 }
 
 TEST_P(SplitEngine, PromptsThatEndWhereTheFirstWindowBeginsAreServed) {
-  options_.compress = true;
-  options_.compression.compresses_prompt = true;
-  options_.compression.window_tokens = 64;
-  options_.compression.recent_tokens = 32;
+  compress_prompts(32);
   start_producer();
   start_consumer(KvLoadFailure::kFail);
   for (const int prompt_tokens : {15, 16, 17, 18, 33}) {
