@@ -198,7 +198,8 @@ void PrefixRestorer::begin_turn() {
 }
 
 void PrefixRestorer::submit_reads() {
-  while (turn_ && turn_->next < turn_->end) {
+  // What has come and waits to be copied takes room as well.
+  while (turn_ && turn_->next < turn_->end && turn_->reads.size() < store_.max_reads()) {
     const auto ticket = store_.read(held_.at(turn_->request).keys[turn_->next]);
     if (!ticket) {
       if (turn_->reads.empty()) {

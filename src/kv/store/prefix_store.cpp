@@ -357,13 +357,17 @@ std::optional<PrefixStore::Ticket> PrefixStore::find(std::vector<RecordName> cha
 }
 
 std::optional<PrefixStore::Ticket> PrefixStore::read(const RecordKey& key) {
-  if (static_cast<std::int64_t>(num_reads_) >=
-      records_in(options_.load_staging_bytes, options_.shape.record_bytes())) {
+  if (num_reads_ >= max_reads()) {
     return std::nullopt;
   }
   auto load = std::make_shared<Load>();
   load->key = key;
   return submit_load(std::move(load));
+}
+
+std::size_t PrefixStore::max_reads() const {
+  return static_cast<std::size_t>(
+      records_in(options_.load_staging_bytes, options_.shape.record_bytes()));
 }
 
 bool PrefixStore::loads_stopped() const {

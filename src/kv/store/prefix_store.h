@@ -101,6 +101,9 @@ class PrefixStore {
   bool loads_stopped() const;
   // Reads under way.
   std::size_t num_reads() const { return num_reads_; }
+  // How many of them staging has room for. What poll() has handed over is not counted any more: a
+  // caller that keeps it counts it itself.
+  std::size_t max_reads() const;
   // Its result does not come any more.
   void cancel(Ticket ticket);
   // Results since the last call, those that are late included.

@@ -1,0 +1,101 @@
+// What a restore keeps in memory while it waits for its turn to copy.
+#include "engine/prefix_restorer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "engine/block_payload.h"
+#include "support/paged_fake_runner.h"
+#include "support/store/memory_records.h"
+
+namespace karez::test {
+namespace prefix_restorer_test {
+
+constexpr int kBlocks = 200;
+constexpr std::int64_t kStagedRecords = 32;
+
+// False: it did not come true in a time that is long on any machine.
+template <typename Condition>
+bool eventually(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) {
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+class PrefixRestorerStaging : public testing::Test {
+ protected:
+  PrefixRestorerStaging() {
+    const KVCacheSpec spec = PagedFakeRunner::kv_spec({0, 0});
+    const auto cap = static_cast<std::int64_t>(spec.slot_bytes()) *
+                     spec.slots_for_sequence((kBlocks + 2) * kBlockSize, kBlockSize);
+    kv_ = KVCacheManager::create(spec, cap).value();
+    cache_ = std::make_unique<PrefixCache>(*kv_, "fake");
+    PrefixStoreOptions options;
+    options.shape = {identity_digest("fake"), payload_bytes_of(spec)};
+    const auto record_bytes = static_cast<std::int64_t>(options.shape.record_bytes());
+    options.load_staging_bytes = kStagedRecords * record_bytes;
+    options.store_staging_bytes = kBlocks * record_bytes;
+    store_ = std::make_unique<PrefixStore>(
+        options, std::make_shared<MemoryRecords>([this](std::string_view call) {
+          num_reads_ += call == "read" ? 1 : 0;
+          return std::optional<Status>();
+        }));
+    for (int i = 0; i <= kBlocks * kBlockSize; ++i) {
+      request_.prompt.push_back(i % 37);
+    }
+    request_.id = 1;
+    for (const RecordKey& key :
+         record_keys(options.shape.identity, request_.cache_salt, request_.prompt, kBlocks)) {
+      PrefixStore::Buffer buffer = store_->room_to_write().value();
+      std::ranges::fill(buffer.payload(), std::byte{0});
+      store_->write(key, /*use_time_ns=*/0, std::move(buffer));
+    }
+  }
+
+  std::unique_ptr<KVCacheManager> kv_;
+  std::unique_ptr<PrefixCache> cache_;
+  std::atomic<std::int64_t> num_reads_ = 0;
+  std::unique_ptr<PrefixStore> store_;
+  Request request_;
+};
+
+TEST_F(PrefixRestorerStaging, HoldsNoMoreRecordsThanStagingHas) {
+  ASSERT_TRUE(eventually([&] { return store_->stats().stored_blocks == kBlocks; }));
+  PrefixRestorer restorer(*kv_, *cache_, *store_, nullptr, /*limit_seconds=*/1e9,
+                          [] { return 0.0; });
+  ASSERT_TRUE(restorer.hold(request_, request_.prompt.size()));
+  int num_calls = 0;
+  while (restorer.num_held() > 0) {
+    // Beside others fewer blocks are copied in a call than are read meanwhile.
+    const std::int64_t restored = restorer.stats().restored_blocks;
+    restorer.advance(/*spare_slots=*/0, /*is_idle=*/false);
+    if (restorer.stats().hits == 0) {
+      std::this_thread::yield();  // it is still looked for
+      continue;
+    }
+    const std::int64_t wanted = std::min<std::int64_t>(kBlocks, restored + kStagedRecords);
+    ASSERT_TRUE(eventually([&] { return num_reads_ >= wanted; }));
+    ASSERT_EQ(num_reads_, wanted);
+    ++num_calls;
+  }
+  EXPECT_EQ(restorer.stats().restored_blocks, kBlocks);
+  EXPECT_GT(num_calls, kBlocks / 20);
+  EXPECT_EQ(restorer.take_ready().size(), 1U);
+}
+
+}  // namespace prefix_restorer_test
+}  // namespace karez::test
