@@ -101,11 +101,9 @@ int most_that_stream(const KVCacheManager& kv, SequenceId sequence, int num_rows
   if (kv.residency() == nullptr) {
     return num_rows;
   }
-  constexpr std::int64_t kSpareSlots = 1;  // of a residency
   const int held = kv.num_tokens(sequence) - kv.num_gone(sequence);
-  const std::int64_t most =
-      kv.spec().most_step_tokens(held, held, kv.stats().slots_total - kSpareSlots);
-  return static_cast<int>(std::min<std::int64_t>(num_rows, std::max<std::int64_t>(most, 1)));
+  const std::int64_t most = kv.spec().most_step_tokens(held, held, kv.slots_for_sequences());
+  return static_cast<int>(std::min<std::int64_t>(num_rows, most));
 }
 
 // What has moved since `before`; none without a home tier.
@@ -375,7 +373,7 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     }
     int count = std::min({options.chunk_tokens, prompt_tokens - result.prompt_tokens,
                           compression.max_rows(result.prompt_tokens)});
-    count = most_that_stream(kv_, sequence.id(), count);
+    count = std::max(1, most_that_stream(kv_, sequence.id(), count));
     bool has_room = extend(count);
     // With a home tier room comes back when what was computed before has gone home.
     while (!has_room && kv_.residency() != nullptr && count > 1) {
@@ -467,13 +465,13 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     rows.clear();
     rows.push_back(*token);
     std::ranges::copy(guesses, std::back_inserter(rows));
-    const bool has_slots =
-        has_sparse_rows || most_that_stream(kv_, sequence.id(), num_rows) == num_rows;
-    if (num_rows > 1 && (!has_slots || !kv_.extend(sequence.id(), num_rows))) {
+    const int most_rows =
+        has_sparse_rows ? num_rows : most_that_stream(kv_, sequence.id(), num_rows);
+    if (num_rows > 1 && (most_rows < num_rows || !kv_.extend(sequence.id(), num_rows))) {
       drafts.give_up();
       num_rows = 1;
     }
-    if (num_rows == 1 && !extend(1)) {
+    if (num_rows == 1 && (most_rows == 0 || !extend(1))) {
       return end_text(FinishReason::kLength);
     }
     const auto step_start = SteadyClock::now();

@@ -19,7 +19,6 @@ namespace {
 // Reads that are asked for at a time: enough to keep a link busy, and few enough that others that
 // read in the middle of a step do not wait long behind them.
 constexpr std::int64_t kMaxReadsInFlight = 256;
-constexpr std::int64_t kSpareSlots = 1;  // of a residency
 
 }  // namespace
 
@@ -228,8 +227,7 @@ std::optional<Status> KvConsumer::find_lack_of_slots(const Arrival& arrival) con
   const int remote = num_remote_tokens(arrival);
   const int read = num_tokens(arrival) - remote;
   const std::int64_t needed = slots_to_read(read);
-  const std::int64_t total =
-      kv_.stats().slots_total - (kv_.residency() != nullptr ? kSpareSlots : 0);
+  const std::int64_t total = kv_.slots_for_sequences();
   if (needed <= total) {
     return std::nullopt;
   }

@@ -101,6 +101,9 @@ class KVCacheManager {
   std::int64_t slots_needed(SequenceId sequence, int num_tokens) const;
   // Free and idle slots.
   std::int64_t slots_available() const;
+  // Slots that sequences can have, all together: those under the cap but for the spare one of a
+  // residency.
+  std::int64_t slots_for_sequences() const;
   // Forgets all tokens from num_tokens on.
   // Requires: num_tokens <= num_tokens(sequence).
   // False, without effect: as fork() says none.

@@ -80,6 +80,10 @@ KVCacheStats KVCacheManager::stats() const {
   return stats;
 }
 
+std::int64_t KVCacheManager::slots_for_sequences() const {
+  return impl_->blocks.pool().num_slots() - (impl_->residency == nullptr ? 0 : 1);
+}
+
 std::string KVCacheManager::check_invariants() const {
   std::vector<std::uint32_t> references(impl_->blocks.num_ids());
   for (const auto& [id, sequence] : impl_->sequences) {

@@ -14,11 +14,10 @@ Scheduler::Scheduler(KVCacheManager& kv, PrefixCache* prefix_cache, const Schedu
       prefix_cache_(prefix_cache),
       listener_(listener),
       options_(options),
-      slots_total_(kv.stats().slots_total) {
+      slots_total_(kv.slots_for_sequences()) {
   KAREZ_CHECK(options.validate().has_value(), "the scheduler's options are valid");
   if (kv.residency() != nullptr) {
     home_blocks_ = kv.residency()->stats().home_blocks_total;
-    slots_total_ -= 1;  // the residency's spare one
   }
 }
 

@@ -46,7 +46,8 @@ bool Scheduler::make_room_to_compress(const ScheduleKey& key, std::int64_t slots
     }
     const auto last = std::prev(running_.end());
     if (last->first == key) {
-      last->second.compression_stopped = running_.size() == 1;
+      // What others hold comes back: that is worth waiting for.
+      last->second.compression_stopped = running_.size() == 1 && slots_of_others_ == 0;
       return false;
     }
     preempt_last();

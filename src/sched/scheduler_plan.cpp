@@ -335,8 +335,9 @@ int Scheduler::most_that_stream(const Sequence& sequence, int num_rows) const {
   const int read = is_sparse ? std::min(held, options_.decode_floor_tokens) : held;
   const std::int64_t most =
       kv_.spec().most_step_tokens(held, read, slots_total_ - slots_of_others_);
-  // Without others there is nothing to wait for.
-  const std::int64_t least = slots_of_others_ == 0 ? 1 : 0;
+  // A prompt was found to fit; without others there is nothing to wait for.
+  const bool is_prompt = sequence.num_remaining_tokens() > 1;
+  const std::int64_t least = is_prompt && slots_of_others_ == 0 ? 1 : 0;
   return static_cast<int>(std::min<std::int64_t>(num_rows, std::max(most, least)));
 }
 

@@ -115,5 +115,22 @@ TEST_F(SchedulerHome, OneThatRunsAndWhoseBlockCannotBeReadBackIsComputedAgain) {
   EXPECT_THAT(step(), ElementsAre("2:21+1", "1:0+21"));
 }
 
+TEST_F(SchedulerHome, AnAnswerThatOutgrowsTheFastTierEnds) {
+  // 79 slots for sequences: 77 of them hold what one layer reads, two what is written.
+  const int num_tokens = 77 * kBlockSize;
+  ASSERT_TRUE(scheduler_->can_ever_fit(num_tokens));
+  ASSERT_FALSE(scheduler_->can_ever_fit(num_tokens + 1));
+  scheduler_->add(request(1, num_tokens), {});
+  std::string last;
+  std::vector<std::string> said = step();
+  while (!said.empty() && said.front() != "1:ended") {
+    last = said.front();
+    said = step();
+  }
+  EXPECT_EQ(last, fmt::format("1:{}+1", num_tokens + kBlockSize - 1));
+  EXPECT_THAT(said, ElementsAre("1:ended"));
+  EXPECT_EQ(scheduler_->stats().num_running, 0);
+}
+
 }  // namespace scheduler_home_test
 }  // namespace karez::test
