@@ -221,7 +221,12 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
     }
     return fail(valid.error().code(), fmt::format("kv_compression.{}", message));
   }
-  return schedule_in(spec_, options, static_cast<int>(request.prompt.size()));
+  const auto prompt_tokens = static_cast<int>(request.prompt.size());
+  const CompressionSchedule schedule = schedule_in(spec_, options, prompt_tokens);
+  // One that ends before its first window needs no memory for queries.
+  const std::int64_t most_tokens =
+      std::int64_t{prompt_tokens} + max_answer_tokens(request, limits_);
+  return most_tokens < schedule.earliest_of(0) ? CompressionSchedule{} : schedule;
 }
 
 void Engine::cancel(RequestId id) {

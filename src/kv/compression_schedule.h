@@ -45,8 +45,11 @@ struct CompressionSchedule {
   }
   // Whether the window may be compressed at num_tokens already, when slots are short.
   bool may_be_early(int window, std::int64_t num_tokens) const {
-    return num_tokens >= begin_of(window) + window_tokens + recent_tokens / 4 &&
-           num_tokens < publication_of(window);
+    return num_tokens >= earliest_of(window) && num_tokens < publication_of(window);
+  }
+  // Before that many tokens the window is not compressed, however short of slots.
+  std::int64_t earliest_of(int window) const {
+    return begin_of(window) + window_tokens + recent_tokens / 4;
   }
   // Blocks that take the place of a window's.
   int kept_blocks() const { return kept_tokens / kBlockSize; }
