@@ -227,6 +227,7 @@ void GenerationRun::observe(const EventQueue::Item& item) {
 
 void GenerationRun::client_left() {
   failed_ = true;
+  exchange_.close_after();  // its answer may lack its end: nothing may follow on the connection
   if (queue_->overflowed()) {
     context_.metrics.count_slow_reader();
   }

@@ -127,7 +127,7 @@ class Connection final : public HttpConnection, public HttpExchange {
   }
 
   asio::awaitable<bool> write(std::string data) override {
-    if (data.empty()) {
+    if (data.empty() || is_head_) {
       co_return true;
     }
     error_code error;
@@ -140,7 +140,7 @@ class Connection final : public HttpConnection, public HttpExchange {
   }
 
   asio::awaitable<bool> end_stream() override {
-    if (!chunked_) {
+    if (!chunked_ || is_head_) {
       co_return true;
     }
     const std::string last = "0\r\n\r\n";

@@ -146,6 +146,20 @@ class RoughClients(unittest.TestCase):
             self.assertTrue(eventually(lambda: self.server.stats()["requests_running"], 3))
         self.assert_idle()
 
+    def test_nothing_follows_a_stream_that_was_cut_short(self):
+        # Behind an answer without its end a second one would be read as more of the first.
+        with self.server.connect() as connection:
+            connection.sendall(raw_post("/v1/completions", {**FOREVER, "stream": True})
+                               + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            data = connection.recv(65536)
+            self.assertTrue(data.startswith(b"HTTP/1.1 200 "), data)
+            connection.shutdown(socket.SHUT_WR)
+            data += read_all(connection)
+        self.assertEqual(data.count(b"HTTP/1.1"), 1, data[-300:])
+        self.assertNotIn(b"[DONE]", data)
+        self.assert_idle()
+        self.assert_alive()
+
     def test_many_clients_that_left_leave_nothing_behind(self):
         for _ in range(1000):
             with self.server.connect() as connection:
