@@ -38,8 +38,10 @@ struct Q8Codec {
   }
   Element encode(float x) const {
     const float q = std::nearbyintf(x * inverse);
-    // NaN fails both comparisons and becomes 0: a cast of it would be undefined.
-    return q >= -127.0F ? static_cast<Element>(q <= 127.0F ? q : 127.0F) : Element{-127};
+    if (!(q >= -127.0F)) {
+      return q < -127.0F ? Element{-127} : Element{0};  // NaN: a cast of it would be undefined
+    }
+    return static_cast<Element>(std::min(q, 127.0F));
   }
   float scale = 0.0F;
   float inverse = 0.0F;

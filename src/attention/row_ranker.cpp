@@ -19,6 +19,7 @@ constexpr float kNotWanted = -std::numeric_limits<float>::infinity();
 // Of so many times more candidates than are wanted the records are read.
 constexpr int kCandidatesPerWanted = 3;
 constexpr int kLeastCandidates = 16;
+constexpr float kMostShare = 100.0F;  // log2
 
 // Padded, because threads write to neighbours at once.
 struct alignas(kCacheLineBytes) Counter {
@@ -164,7 +165,9 @@ void RowRanker::Impl::rank(const Job& job, std::size_t job_index, const KVLayerV
     for (int v = 0; v < shape.group; ++v) {
       const auto vector = static_cast<std::size_t>(v);
       const float mass = s.masses[vector * std::size_t{kScanBlocks} + static_cast<std::size_t>(i)];
-      share += mass * std::exp2(s.references[vector] - s.coarse.log2_total(v));
+      // A total of means may be far below one of its tokens; infinity times no mass is no number.
+      const float exponent = std::min(s.references[vector] - s.coarse.log2_total(v), kMostShare);
+      share += mass * std::exp2(exponent);
     }
     s.ranked.emplace_back(share, s.candidates[static_cast<std::size_t>(i)]);
   }

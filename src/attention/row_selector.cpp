@@ -228,8 +228,10 @@ void RowSelector::Impl::scan(const IndexScan& index_scan, const SelectJob& job, 
 // As make_list() leaves them, before any was made.
 void RowSelector::Impl::add_selected(int row_index) {
   const SparseRow& row = sparse.rows[static_cast<std::size_t>(row_index)];
-  const auto num_runners_up = static_cast<std::size_t>(std::min(
-      options.runners_up, row.shape.recent_begin - row.shape.sink_blocks - row.shape.num_best));
+  // Of those that are scanned in full.
+  const SelectionShape scanned = scanned_shape(row.shape, options);
+  const auto num_runners_up = static_cast<std::size_t>(
+      std::min(options.runners_up, scanned.recent_begin - scanned.sink_blocks - scanned.num_best));
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     SelectedBlocks entry{row.sequence,          row.position, head, row.is_hint,
                          whole_list(row, head), {},           {}};

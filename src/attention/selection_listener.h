@@ -21,7 +21,8 @@ struct SelectedBlocks {
   // the last one, the row's own block, stays.
   std::span<std::int32_t> blocks;
   // Parallel to `blocks` as they were selected: the estimated share of the row's attention that a
-  // block has, 0 to 1, mean over the query heads. Empty unless SparseOptions::list_masses.
+  // block has, 0 to 1, mean over the query heads; of two levels the share among the blocks that
+  // were scanned, which is larger. Empty unless SparseOptions::list_masses.
   std::span<const float> masses;
   // The next best blocks, best first: at most SparseOptions::runners_up.
   std::span<const std::int32_t> runners_up;

@@ -204,7 +204,7 @@ Expected<int> generate(const GenerateFlags& typed) {
     return fail(std::move(fits.error()));
   }
   if (!flags.json_file.empty()) {
-    if (auto writable = write_text_file(flags.json_file, ""); !writable) {
+    if (auto writable = check_writable(flags.json_file); !writable) {
       return fail(std::move(writable.error()));
     }
   }
@@ -244,7 +244,8 @@ Expected<int> generate(const GenerateFlags& typed) {
   if (!runner) {
     return fail(std::move(runner.error()));
   }
-  auto key_index = attach_key_index(**kv, sparse, **runner, **tokenizer, options.chunk_tokens);
+  auto key_index =
+      attach_key_index(**kv, sparse, **runner, **tokenizer, options.chunk_tokens, *context);
   if (!key_index) {
     return fail(std::move(key_index.error()));
   }

@@ -1,5 +1,6 @@
 #include "engine/attached_key_index.h"
 
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -7,15 +8,32 @@
 #include "engine/key_centres.h"
 
 namespace karez {
+namespace {
+
+// Rows of drafts and probes may lie behind the context.
+constexpr int kBlocksBehindContext = 64;
+
+// Of so many blocks coarse records are made.
+int coarse_from(const SparseOptions& sparse, int context_tokens) {
+  if (sparse.rank_ahead) {
+    return 0;
+  }
+  const bool is_in_reach =
+      context_tokens / kBlockSize + kBlocksBehindContext > sparse.two_level_blocks;
+  return is_in_reach ? sparse.two_level_blocks : std::numeric_limits<int>::max();
+}
+
+}  // namespace
 
 Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
                                                      const SparseOptions& sparse,
-                                                     std::vector<float> centres) {
+                                                     std::vector<float> centres,
+                                                     int context_tokens) {
   if (!sparse.is_on()) {
     return nullptr;
   }
   auto index = KeyIndex::create(kv.spec(), sparse.block_index, block_id_ranges(kv),
-                                std::move(centres), sparse.rank_ahead ? 0 : sparse.two_level_blocks,
+                                std::move(centres), coarse_from(sparse, context_tokens),
                                 pages_per_block(kv.spec().type, kv.spec().head_dim));
   if (!index) {
     return fail(std::move(index.error()));
@@ -28,12 +46,13 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
 Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
                                                      const SparseOptions& sparse,
                                                      ModelRunner& runner,
-                                                     const Tokenizer& tokenizer, int step_tokens) {
+                                                     const Tokenizer& tokenizer, int step_tokens,
+                                                     int context_tokens) {
   auto centres = built_in_key_centres(runner, tokenizer, kv.spec().type, sparse, step_tokens);
   if (!centres) {
     return fail(std::move(centres.error()));
   }
-  return attach_key_index(kv, sparse, std::move(*centres));
+  return attach_key_index(kv, sparse, std::move(*centres), context_tokens);
 }
 
 }  // namespace karez

@@ -5,6 +5,7 @@
 // Owns: the index. The store must not be extended after the index is gone.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -17,11 +18,13 @@
 
 namespace karez {
 
-// Null if sparse attention is off. centres: as KeyIndex::create() takes them.
+// Null if sparse attention is off. centres: as KeyIndex::create() takes them. context_tokens: the
+// most of a sequence; where that is too few for two levels there are no coarse records, however
+// large the store.
 // Fails: as KeyIndex::create().
-Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
-                                                     const SparseOptions& sparse,
-                                                     std::vector<float> centres = {});
+Expected<std::unique_ptr<KeyIndex>> attach_key_index(
+    KVCacheManager& kv, const SparseOptions& sparse, std::vector<float> centres = {},
+    int context_tokens = std::numeric_limits<int>::max());
 
 // The same with the model's own centres (key_centres.h), which the runner is asked for: it computes
 // some steps of up to step_tokens rows, in a store of its own.
@@ -30,6 +33,7 @@ Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
 Expected<std::unique_ptr<KeyIndex>> attach_key_index(KVCacheManager& kv,
                                                      const SparseOptions& sparse,
                                                      ModelRunner& runner,
-                                                     const Tokenizer& tokenizer, int step_tokens);
+                                                     const Tokenizer& tokenizer, int step_tokens,
+                                                     int context_tokens);
 
 }  // namespace karez

@@ -329,7 +329,8 @@ class Bench {
     if (has_home) {
       (*kv)->residency()->set_trace(options_.trace);
     }
-    auto key_index = attach_key_index(**kv, sparse, **runner, *tokenizer_, options_.step_tokens);
+    auto key_index = attach_key_index(**kv, sparse, **runner, *tokenizer_, options_.step_tokens,
+                                      options_.shape.max_depth() + options_.shape.generate_tokens);
     if (!key_index) {
       return fail(key_index.error());
     }

@@ -91,6 +91,22 @@ TEST(BlockStore, Bf16KeepsNotANumber) {
   EXPECT_TRUE(std::isnan(from_bf16(block.at<std::uint16_t>(block.layout.keys_offset, 0))));
 }
 
+TEST(BlockStore, Q8NotANumberBecomesZero) {
+  Block block(KvType::kQ8_0);
+  std::vector<float> numbers(kDim, 2.0F);
+  numbers[1] = std::nanf("");
+  numbers[2] = -2.0F;
+  store_in_block(KvType::kQ8_0, kDim, block.bytes.data(), 0, 1, {numbers.data(), kDim},
+                 {numbers.data(), kDim});
+  const auto key = [&](int i) {
+    return block.at<std::int8_t>(block.layout.keys_offset,
+                                 BlockLayout::key_index(KvType::kQ8_0, 0, i));
+  };
+  EXPECT_EQ(key(0), 127);
+  EXPECT_EQ(key(1), 0);
+  EXPECT_EQ(key(2), -127);
+}
+
 TEST(BlockStore, Q8KeepsEachTokensOwnScale) {
   Block block(KvType::kQ8_0);
   auto keys = rows(5);

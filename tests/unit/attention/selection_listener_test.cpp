@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -198,6 +199,22 @@ TEST(SelectionListener, RunnersUpAreWhatALargerBudgetWouldAdd) {
         EXPECT_TRUE(with_more[key].runners_up.empty());
       }
     }
+  }
+}
+
+TEST(SelectionListener, RunnersUpAreFewerWhereTheFirstLevelLeavesFew) {
+  SparseOptions sparse = options(CpuLevel::kPortable, SelectPer::kHead).sparse;
+  sparse.two_level_blocks = 60;
+  sparse.token_budget = 8 * kBlockSize;
+  sparse.runners_up = 80;
+  for (const auto& [key, told] : told_with(sparse)) {
+    EXPECT_GT(told.runners_up.size(), 0U);
+    EXPECT_LT(told.blocks.size() + told.runners_up.size(), 60U);
+    std::set<std::int32_t> all(told.blocks.begin(), told.blocks.end());
+    all.insert(told.runners_up.begin(), told.runners_up.end());
+    EXPECT_EQ(all.size(), told.blocks.size() + told.runners_up.size()) << "each of them once";
+    EXPECT_GE(*all.begin(), 0);
+    EXPECT_LT(*all.rbegin(), 94);
   }
 }
 

@@ -102,7 +102,7 @@ struct AttachedKeyIndex : KeyCentres {
     const KVCacheSpec spec = runner.config().kv_cache_spec(KvType::kF32);
     kv = std::move(
         KVCacheManager::create(spec, 64 * static_cast<std::int64_t>(spec.slot_bytes())).value());
-    auto index = attach_key_index(*kv, sparse, runner, *tokenizer, 200);
+    auto index = attach_key_index(*kv, sparse, runner, *tokenizer, 200, 1000);
     EXPECT_TRUE(index) << index.error().to_string();
     return std::move(*index);
   }
