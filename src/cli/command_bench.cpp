@@ -138,7 +138,7 @@ int run(const BenchFlags& flags) {
     if (path.empty()) {
       continue;
     }
-    if (auto writable = write_text_file(path, ""); !writable) {
+    if (auto writable = check_writable(path); !writable) {
       return report_error(writable.error());
     }
   }
@@ -151,7 +151,6 @@ int run(const BenchFlags& flags) {
   if (!report) {
     return report_error(report.error());
   }
-  fmt::print("{}", to_table(*report));
   if (!flags.json_path.empty()) {
     const auto written = write_text_file(flags.json_path, to_json(*report).dump(2) + "\n");
     if (!written) {
@@ -163,6 +162,7 @@ int run(const BenchFlags& flags) {
       return report_error(written.error());
     }
   }
+  fmt::print("{}", to_table(*report));
   return kExitOk;
 }
 

@@ -207,6 +207,10 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
     }
     options.filler = std::move(*filler);
   }
+  if (!flags.plot_path.empty() && options.texts.empty() && options.num_needles == 0) {
+    return fail(StatusCode::kInvalidArgument,
+                "--plot shows the loss on texts; give --file or --needles beside --passkey");
+  }
   if (options.texts.empty() && !is_planted) {
     return fail(StatusCode::kInvalidArgument,
                 "there is nothing to read; give --file, --needles or --passkey");
@@ -221,8 +225,8 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
 Expected<void> check_outputs(const EvalFlags& flags) {
   for (const std::string& path : {flags.json_path, flags.plot_path}) {
     if (!path.empty()) {
-      if (auto written = write_text_file(path, ""); !written) {
-        return written;
+      if (auto writable = check_writable(path); !writable) {
+        return writable;
       }
     }
   }
@@ -244,8 +248,7 @@ int run(const EvalFlags& flags) {
   if (!report) {
     return report_error(report.error());
   }
-  fmt::print("{}", to_table(*report));
-  std::fflush(stdout);
+  // The files first: the reader of the table may be gone.
   if (!flags.json_path.empty()) {
     const auto written = write_text_file(flags.json_path, to_json(*report).dump(2) + "\n");
     if (!written) {
@@ -257,6 +260,7 @@ int run(const EvalFlags& flags) {
       return report_error(written.error());
     }
   }
+  fmt::print("{}", to_table(*report));
   return kExitOk;
 }
 

@@ -36,6 +36,11 @@ tl::unexpected<Status> file_error(const std::string& path, int error) {
   return fail(code, fmt::format("{}: {}", path, std::generic_category().message(error)));
 }
 
+tl::unexpected<Status> cannot_write(const std::string& path, int error) {
+  return fail(StatusCode::kIoError,
+              fmt::format("{}: {}", path, std::generic_category().message(error)));
+}
+
 }  // namespace
 
 Expected<std::string> read_text_file(const std::string& path, std::size_t max_bytes) {
@@ -74,18 +79,25 @@ Expected<std::string> read_text_file(const std::string& path, std::size_t max_by
   return text;
 }
 
+Expected<void> check_writable(const std::string& path) {
+  const FileDescriptor file(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK);
+  // A pipe that nobody reads yet is one that can be written later.
+  if (file.get() < 0 && errno != ENXIO) {
+    return cannot_write(path, errno);
+  }
+  return {};
+}
+
 Expected<void> write_text_file(const std::string& path, const std::string& text) {
   const FileDescriptor file(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
   if (file.get() < 0) {
-    return fail(StatusCode::kIoError,
-                fmt::format("{}: {}", path, std::generic_category().message(errno)));
+    return cannot_write(path, errno);
   }
   std::size_t written = 0;
   while (written < text.size()) {
     const ssize_t count = ::write(file.get(), text.data() + written, text.size() - written);
     if (count < 0 && errno != EINTR) {
-      return fail(StatusCode::kIoError,
-                  fmt::format("{}: {}", path, std::generic_category().message(errno)));
+      return cannot_write(path, errno);
     }
     written += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
   }

@@ -30,6 +30,13 @@ bool all_share_a_runner(const EvalReport& report) {
   });
 }
 
+bool compressed_nothing(const EvalModeResult& result) {
+  return std::all_of(result.documents.begin(), result.documents.end(),
+                     [](const EvalDocumentResult& document) {
+                       return !document.compressed || document.compressed->windows == 0;
+                     });
+}
+
 struct Row {
   const EvalMode& mode;
   std::string text;
@@ -131,8 +138,7 @@ std::string compression_table(const EvalReport& report) {
                result.compressed()});
     }
   }
-  if (std::all_of(report.modes.begin(), report.modes.end(),
-                  [](const EvalModeResult& result) { return result.compressed().windows == 0; })) {
+  if (std::all_of(report.modes.begin(), report.modes.end(), compressed_nothing)) {
     table +=
         "\nNo window was compressed: the texts are too short. The figures are those of dense "
         "attention.\n";

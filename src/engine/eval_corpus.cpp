@@ -109,6 +109,12 @@ class DocumentMaker {
         if (!planted) {
           return planted;
         }
+        // Where windows are compressed it is planted within what they hold.
+        if (is_generated(options_)) {
+          EvalDocument& document = documents_.back();
+          document.name =
+              fmt::format("pass key {} {:.0f} %", length, document.needles.front().depth * 100);
+        }
       }
     }
     return {};

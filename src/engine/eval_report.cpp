@@ -81,7 +81,6 @@ nlohmann::json mode_to_json(const EvalModeResult& result, int num_layers) {
   }
   if (mode.compression) {
     json["compression"] = to_json(*mode.compression);
-    json["compressed"] = to_json(result.compressed());
   }
   json["documents"] = nlohmann::json::array();
   for (const EvalDocumentResult& document : result.documents) {
@@ -98,7 +97,13 @@ nlohmann::json mode_to_json(const EvalModeResult& result, int num_layers) {
     }
     json["documents"].push_back(std::move(entry));
   }
-  json["total"] = figures_to_json(result.total());
+  // Pass keys alone are no text: that is no total of zero.
+  if (const EvalFigures total = result.total(); total.tokens > 0) {
+    json["total"] = figures_to_json(total);
+    if (mode.compression) {
+      json["compressed"] = to_json(result.compressed());
+    }
+  }
   for (const auto& [key, kind] : {std::pair("needles", DocumentKind::kNeedles),
                                   std::pair("pass_keys", DocumentKind::kPassKey)}) {
     if (const auto needles = result.needles(kind); !needles.empty()) {

@@ -86,7 +86,9 @@ EvalFigures summarise(std::span<const RowComparison> rows) {
     figures.nll += row.nll / count;
     loss += row.loss();
     figures.mean_kl += row.kl / count;
-    figures.worst_kl = std::max(figures.worst_kl, row.kl);
+    if (!std::isnan(figures.worst_kl) && !(row.kl <= figures.worst_kl)) {
+      figures.worst_kl = row.kl;
+    }
     figures.agreement += row.agrees ? 1 / count : 0;
   }
   figures.loss = loss / count;

@@ -170,6 +170,22 @@ TEST(EvalReport, JsonHasWhatWasCompressed) {
   EXPECT_FALSE(to_json(sample())["modes"][0].contains("compression"));
 }
 
+TEST(EvalReport, PassKeysAloneHaveNoTotalAndAreCompressedAllTheSame) {
+  EvalReport report = compressed_sample();
+  for (EvalModeResult& result : report.modes) {
+    result.documents.erase(result.documents.begin(), result.documents.begin() + 2);
+  }
+  const nlohmann::json json = to_json(report);
+  EXPECT_FALSE(json["modes"][0].contains("total"));
+  EXPECT_FALSE(json["modes"][0].contains("compressed"));
+  EXPECT_EQ(json["modes"][0]["documents"][0]["compressed"]["windows"], 6);
+  EXPECT_THAT(to_table(report), Not(HasSubstr("No window was compressed")));
+  for (EvalModeResult& result : report.modes) {
+    result.documents.front().compressed->windows = 0;
+  }
+  EXPECT_THAT(to_table(report), HasSubstr("No window was compressed"));
+}
+
 TEST(EvalReport, ThePlotOfCompressionIsOverBytesAndHasALineForEachWay) {
   const std::string svg = to_plot(compressed_sample());
   for (const char* part :

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -87,6 +88,14 @@ TEST(EvalStatistics, SummaryOfRows) {
   EXPECT_DOUBLE_EQ(figures.mean_kl, 0.15);
   EXPECT_DOUBLE_EQ(figures.worst_kl, 0.4);
   EXPECT_DOUBLE_EQ(figures.agreement, 0.75);
+}
+
+TEST(EvalStatistics, ADivergenceThatIsNoNumberIsTheWorst) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& kls : {std::array{nan, 0.5}, std::array{0.5, nan}}) {
+    EXPECT_TRUE(
+        std::isnan(summarise(std::array{row_with(1, 1, kls[0]), row_with(1, 1, kls[1])}).worst_kl));
+  }
 }
 
 TEST(EvalStatistics, StandardErrorIsThatOfPairedDifferences) {
