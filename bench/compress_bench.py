@@ -4,6 +4,9 @@
   bench/compress_bench.py memory -m MODEL.gguf        one answer of 6,000 tokens: KV bytes, time, longest step
   bench/compress_bench.py throughput -m MODEL.gguf    32 answers of 3,000 tokens under a fast cap that
                                                       holds 12 of them uncompressed, no tier below
+  bench/compress_bench.py fetched -m MODEL.gguf       one answer of 6,000 tokens that selects 2,048 of
+                                                      them, above a throttled home tier, with lookahead:
+                                                      bytes that a token takes in from there
 
 Arms of a pair are run one right after the other, each time in the other order, so that a slow minute of
 the machine meets both; figures are medians of the pairs. Needs only Python's standard library. Prints
@@ -23,6 +26,9 @@ import urllib.request
 
 PROMPT = "Write a very long story about a lighthouse keeper who counts the ships that pass."
 
+TIER_FLAGS = ("--token-budget 2048 --lookahead previous --kv-fast-bytes 64MiB --kv-host-bytes 512MiB "
+              "--kv-host-throttle 2GiB/s,50us")
+
 
 def memory_run(options, flags):
     with tempfile.TemporaryDirectory() as folder:
@@ -35,13 +41,40 @@ def memory_run(options, flags):
             return json.load(file)["runs"][0]
 
 
-def memory(options):
-    arms = {"plain": []}
+def arms_of(options, shared=()):
+    arms = {"plain": list(shared)}
     for keep in options.keep:
         for archive in ("off", "r4"):
             arms[f"keep {keep} archive {archive}"] = [
                 "--compress", "--compress-keep", str(keep), "--compress-archive", archive,
-                *options.flags.split()]
+                *shared, *options.flags.split()]
+    return arms
+
+
+def fetched(options):
+    arms = arms_of(options, options.tier_flags.split())
+    runs = {arm: [] for arm in arms}
+    for pair in range(options.pairs):
+        for arm in sorted(arms, reverse=pair % 2 == 1):
+            run = memory_run(options, arms[arm])
+            traffic = run["answer_traffic"]
+            runs[arm].append({
+                "bytes_read_a_token": traffic["bytes_read"] / run["generated_tokens"],
+                "home_used_bytes": traffic["home_used_bytes"],
+                "stall_seconds": traffic["stall_seconds"],
+                "tokens_per_second": run["decode_tokens_per_second"]})
+            print(f"{pair} {arm}: {json.dumps(runs[arm][-1])}", file=sys.stderr)
+    result = {arm: {key: statistics.median(run[key] for run in all_runs) for key in all_runs[0]}
+              for arm, all_runs in runs.items()}
+    for figures in result.values():
+        if figures["bytes_read_a_token"] > 0:
+            figures["times_lower"] = (result["plain"]["bytes_read_a_token"]
+                                      / figures["bytes_read_a_token"])
+    return {"tier_flags": options.tier_flags, "arms": result}
+
+
+def memory(options):
+    arms = arms_of(options)
     runs = {arm: [] for arm in arms}
     for pair in range(options.pairs):
         for arm in sorted(arms, reverse=pair % 2 == 1):
@@ -159,12 +192,14 @@ def throughput(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["memory", "throughput"])
+    parser.add_argument("what", choices=["memory", "throughput", "fetched"])
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("--karez", default="build/release/karez", help="(build/release/karez)")
     parser.add_argument("--pairs", type=int, default=5, help="(5)")
     parser.add_argument("--tokens", type=int, help="of an answer (6000; throughput: 3000)")
-    parser.add_argument("--keep", type=float, action="append", help="memory (0.5 and 0.2)")
+    parser.add_argument("--keep", type=float, action="append",
+                        help="memory, fetched (0.5 and 0.2)")
+    parser.add_argument("--tier-flags", default=TIER_FLAGS, help=f"fetched ({TIER_FLAGS})")
     parser.add_argument("--requests", type=int, default=32, help="throughput (32)")
     parser.add_argument("--hold", type=int, default=12,
                         help="uncompressed answers that the cap holds (12)")
@@ -174,10 +209,11 @@ def main():
     options = parser.parse_args()
     if options.pairs < 1:
         parser.error(f"--pairs is {options.pairs}, allowed are 1 and more")
-    options.tokens = options.tokens or (6000 if options.what == "memory" else 3000)
+    options.tokens = options.tokens or (3000 if options.what == "throughput" else 6000)
     options.keep = options.keep or [0.5, 0.2]
     result = {"model": os.path.basename(options.model), "what": options.what,
-              "figures": memory(options) if options.what == "memory" else throughput(options)}
+              "figures": {"memory": memory, "throughput": throughput,
+                          "fetched": fetched}[options.what](options)}
     text = json.dumps(result, indent=2)
     print(text)
     if options.json:

@@ -222,11 +222,13 @@ def throughput_run(node, producer, questions, options, link=None):
     if link:
         params = [link.through(one) for one in params]
     texts = [None] * len(questions)
+    ends = []
     idle = node.own_bytes()
 
     def one(number):
         texts[number] = node.complete(questions[number], options.tokens,
                                       kv_transfer_params=params[number])["choices"][0]["text"]
+        ends.append(time.monotonic())
     threads = [threading.Thread(target=one, args=(i,)) for i in range(len(questions))]
     begun = time.monotonic()
     for thread in threads:
@@ -239,7 +241,9 @@ def throughput_run(node, producer, questions, options, link=None):
         own = max(own, node.own_bytes())
         running = max(running, json.loads(node.get("/karez/stats"))["requests_running"])
         time.sleep(0.2)
-    seconds = time.monotonic() - begun
+    if None in texts:
+        sys.exit("pd_bench.py: a request got no answer")
+    seconds = max(ends) - begun
     return {"tokens_per_second": len(questions) * options.tokens / seconds, "seconds": seconds,
             "most_running": running, "kv_used_bytes": used, "home_used_bytes": home,
             "resident_bytes": own - idle, "texts": texts,
@@ -276,13 +280,16 @@ def throughput(options):
             pairs.append({arm: run(arms[arm]) for arm in sorted(arms, reverse=pair % 2 == 1)})
     ratio = statistics.median(pair["sparse"]["tokens_per_second"] / pair["full"]["tokens_per_second"]
                               for pair in pairs)
-    per_request = {
-        "full": roomy["kv_used_bytes"] / options.requests,
-        "sparse": statistics.median(pair["sparse"]["kv_used_bytes"] + pair["sparse"]["home_used_bytes"]
-                                    for pair in pairs) / options.requests}
-    resident = {"full": roomy["resident_bytes"] / options.requests,
-                "sparse": statistics.median(pair["sparse"]["resident_bytes"] for pair in pairs)
-                / options.requests}
+
+    # Of those that ran at once: under a small cap that may be fewer than all.
+    def of_a_request(runs, *names):
+        return statistics.median(sum(run[name] for name in names) / run["most_running"]
+                                 for run in runs)
+    sparse_runs = [pair["sparse"] for pair in pairs]
+    per_request = {"full": of_a_request([roomy], "kv_used_bytes"),
+                   "sparse": of_a_request(sparse_runs, "kv_used_bytes", "home_used_bytes")}
+    resident = {"full": of_a_request([roomy], "resident_bytes"),
+                "sparse": of_a_request(sparse_runs, "resident_bytes")}
     return {"kv_fast_bytes": cap, "requests": options.requests, "tokens_each": options.tokens,
             "throughput_ratio": ratio,
             "kv_bytes_of_a_request": per_request,

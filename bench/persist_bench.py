@@ -22,13 +22,24 @@ import time
 import urllib.request
 
 
+STORE_SECONDS = 120  # for the blocks of a prompt to be stored
+WARM_UP_TOKENS = 64
+
+
 class Server:
     def __init__(self, options, folder):
+        self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [options.karez, "serve", "-m", options.model, "--port", "0", "-c", str(options.tokens + 64),
              "--kv-disk-path", folder, "--kv-disk-bytes", options.disk_bytes, *options.flags.split()],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.url = re.search(r"http://[^ \n]*:\d+", self.process.stdout.readline()).group(0)
+            stdout=subprocess.PIPE, stderr=self.log, text=True)
+        found = re.search(r"http://[^ \n]*:\d+", self.process.stdout.readline())
+        if not found:
+            self.process.wait()
+            self.log.seek(0)
+            sys.exit("persist_bench.py: the server does not start: "
+                     + self.log.read().decode(errors="replace"))
+        self.url = found.group(0)
 
     def __enter__(self):
         return self
@@ -37,6 +48,7 @@ class Server:
         self.process.terminate()
         self.process.wait()
         self.process.stdout.close()
+        self.log.close()
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=60) as response:
@@ -63,21 +75,32 @@ class Server:
                     cached = event["usage"]["prompt_tokens_details"]["cached_tokens"]
         return first, text, cached
 
+    def wait_until_stored(self, blocks):
+        end = time.monotonic() + STORE_SECONDS
+        while (stored := self.metric("karez_kv_store_stored_blocks_total")) < blocks:
+            if time.monotonic() > end:
+                sys.exit(f"persist_bench.py: {stored:.0f} of {blocks} blocks are stored after "
+                         f"{STORE_SECONDS} s; is --disk-bytes or the disk too small?")
+            time.sleep(0.05)
+
 
 def run(options, dice):
-    prompt = [dice.randrange(1000, 40000) for _ in range(options.tokens)]
+    def random_prompt(tokens):
+        return [dice.randrange(1000, 40000) for _ in range(tokens)]
+    prompt = random_prompt(options.tokens)
     blocks = (options.tokens - 1) // 16
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        # Both servers begin with a short prompt: the first steps of a process touch fresh memory.
         with Server(options, folder) as server:
+            server.ask(random_prompt(WARM_UP_TOKENS))
             computed = server.ask(prompt)
-            while server.metric("karez_kv_store_stored_blocks_total") < blocks:
-                time.sleep(0.05)
+            server.wait_until_stored(blocks + (WARM_UP_TOKENS - 1) // 16)
         if options.cold:
             os.sync()
             with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
                 file.write("1")
         with Server(options, folder) as server:
-            server.ask(prompt[::-1][:64])  # the model's pages are there, as for the other
+            server.ask(random_prompt(WARM_UP_TOKENS))
             restored = server.ask(prompt)
             restore_seconds = server.metric("karez_kv_store_restore_seconds_total")
             in_memory = server.ask(prompt)

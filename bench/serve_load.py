@@ -108,8 +108,9 @@ def ask(target, prompt, output_tokens, on_chunk=None):
     return answer
 
 
-def together(jobs):
-    """Runs the jobs at once; their results in order."""
+def together(jobs, on_problem=lambda: None):
+    """Runs the jobs at once; their results in order. on_problem: so that no other job waits for one
+    that has failed."""
     results = [None] * len(jobs)
     problems = []
 
@@ -118,6 +119,7 @@ def together(jobs):
             results[index] = job()
         except Exception as problem:  # reported by the caller's thread
             problems.append(problem)
+            on_problem()
     threads = [threading.Thread(target=run, args=one) for one in enumerate(jobs)]
     for thread in threads:
         thread.start()
@@ -195,6 +197,7 @@ def measure_prefix(target, options):
 def measure_interference(target, options):
     load(target, 2, 64, 8)
     started = threading.Barrier(options.streams + 1)
+    started_at = []
     periods = []  # of the long prompts: from sent to first token
 
     def stream():
@@ -208,17 +211,20 @@ def measure_interference(target, options):
 
     def intrude():
         started.wait()
+        started_at.append(time.perf_counter())
         time.sleep(1)
         for _ in range(options.repetitions):
             answer = ask(target, target.prompt(options.prompt_tokens), 1)
             periods.append((answer.start, answer.times[0]))
             time.sleep(0.5)
 
-    answers = together([intrude] + [stream] * options.streams)[1:]
+    answers = together([intrude] + [stream] * options.streams, started.abort)[1:]
     quiet, during = [], []
     for answer in answers:
         # The first gap holds the wait for the other streams.
         for a, b in list(zip(answer.times, answer.times[1:]))[1:]:
+            if a < started_at[0]:
+                continue  # of one that was not read while it waited for the others
             beside = any(a < end and b > begin for begin, end in periods)
             (during if beside else quiet).append(b - a)
     if not during or not quiet:
@@ -252,7 +258,7 @@ class Bystanders:
     def __init__(self, target, count, byte_seconds):
         self.byte_seconds = byte_seconds
         self.cpu_seconds = 0
-        self.start = time.perf_counter()
+        self.problem = None
         self.connections = [target.connect() for _ in range(count)]
         self.slow = self.connections[::2]
         for connection in self.slow:
@@ -260,16 +266,20 @@ class Bystanders:
                                b"Content-Length: 1000000\r\n\r\n{")
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.trickle)
+        self.start = time.perf_counter()
         self.thread.start()
 
     def trickle(self):
         try:
             self.send_bytes()
+        except OSError as problem:
+            self.problem = problem
         finally:
             self.cpu_seconds = time.thread_time()
+            self.seconds = time.perf_counter() - self.start
 
     def cpu_share(self):
-        return self.cpu_seconds / (time.perf_counter() - self.start)
+        return self.cpu_seconds / self.seconds
 
     def send_bytes(self):
         # One after the other, not all in one burst: these share the processors with the server.
@@ -313,6 +323,9 @@ def measure_connections(target, options):
             finally:
                 if others:
                     others.close()
+                    if others.problem:
+                        sys.exit(f"serve_load.py: the server has closed a slow connection ({others.problem}): "
+                                 "its --timeout and --idle-timeout must be longer than an arm")
                     if arm == "beside_sink":
                         to.close()
                     shares.append(others.cpu_share())
