@@ -53,16 +53,16 @@ trap stop_all EXIT
 
 # start NAME ARGUMENTS...: in the background; sets url once it listens.
 start() {
-  local name=$1 log="$logs/$1.log" tries
+  local name=$1 log="$logs/$1.log"
   shift
   : > "$log"  # the loop below reads it, perhaps before the process has begun
   "$karez" "$@" --port 0 > "$log" 2>&1 &
   pids+=($!)
   url=
-  for ((tries = 0; tries < 600; ++tries)); do
+  # A server says where it is once it has its model, however large that is.
+  while kill -0 "${pids[-1]}" 2> /dev/null; do
     url=$(sed -n 's/^karez: .* at \(http:[^ ]*\) .*/\1/p' "$log" | head -n 1)
     if [[ -n "$url" ]]; then break; fi
-    if ! kill -0 "${pids[-1]}" 2> /dev/null; then break; fi
     sleep 0.1
   done
   if [[ -z "$url" ]]; then
@@ -77,7 +77,7 @@ fetch() {
   python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())' "$1"
 }
 
-# Until a server has its model, or a router a node.
+# Until a router has a node.
 wait_for_health() {
   local tries
   for ((tries = 0; tries < 600; ++tries)); do
@@ -93,8 +93,6 @@ prefill=$url
 start decode serve -m "$model" --kv-role kv_consumer --kv-port 0 --kv-admit "$admit" \
   "${attention[@]}" "${home[@]}" "$@"
 decode=$url
-wait_for_health "$prefill"
-wait_for_health "$decode"
 start router route --prefill "$prefill" --decode "$decode"
 router=$url
 wait_for_health "$router"

@@ -3,10 +3,10 @@
 #
 #   scripts/eval_compression.sh MODEL.gguf FOLDER [SCORE CHUNK]
 #
-# First every way to choose what is kept, at half of the pairs and without an archive; then SCORE
-# and CHUNK (the defaults, unless given) and the simplest ways, from three quarters to a fifth, with
-# and without an archive. Into FOLDER: choices.json, choices.svg, sizes.json, sizes.svg and the
-# tables. Tests for changes may take fewer tokens: LENGTH and DECODE_TOKENS in the environment.
+# First every way to choose what is kept, with and without an archive, on short texts; then SCORE and
+# CHUNK (the defaults, unless given) and the simplest ways on long ones. Into FOLDER: choices.json,
+# choices.svg, sizes.json, sizes.svg and the tables. Tests for changes may take fewer tokens: LENGTH
+# and DECODE_TOKENS in the environment.
 # Needs build/release/karez and the texts of scripts/eval_texts.sh.
 set -euo pipefail
 
@@ -29,7 +29,7 @@ measure() {  # NAME FLAGS...
     --json "$folder/$name.json" --plot "$folder/$name.svg" "$@" | tee "$folder/$name.txt"
 }
 
-measure choices --compress-score all --compress-chunk all --compress-archive off \
-  --compress-keep 0.5
+LENGTH=${LENGTH:-2112} DECODE_TOKENS=${DECODE_TOKENS:-512} measure choices \
+  --compress-score all --compress-chunk all --compress-archive off,r4 --compress-keep 0.75,0.5,0.2
 measure sizes --compress-score "$score,last-queries,random,recent" --compress-chunk "$chunk" \
   --compress-archive off,r4 --compress-keep 0.75,0.5,0.25,0.2

@@ -54,35 +54,21 @@ if [[ ! -r "$text" ]]; then
 fi
 
 root=$PWD
-command=("$root/build/release/karez" generate "$@")
-# default VALUE FLAG...: unless the user has given the flag, in any of its spellings.
-default() {
-  local value=$1 flag argument
-  shift
-  for flag in "$@"; do
-    for argument in "${command[@]}"; do
-      if [[ "$argument" == "$flag" || "$argument" == "$flag="* ]]; then return; fi
-    done
-  done
-  command+=("$1" "$value")
-}
+# Of a flag that is given twice the last one counts, so the user's come last.
+command=("$root/build/release/karez" generate -m "$root/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+  -f "$text" -p "$question" -n 200 --temp 0 --repeat-penalty 1.1)
 # The prompt's KV is about 90 MiB: the fast tier gets less than a quarter, the rest lives in host
 # memory. Only for the model and the text that this is true of.
 own_input=0
 for argument in "$@"; do
   case "$argument" in
-    -m | -m=* | --model* | -f | -f=* | --file* | --kv-* | --token-budget*) own_input=1 ;;
+    -m* | --model* | -f* | --file* | --kv-* | --token-budget*) own_input=1 ;;
   esac
 done
 if ((!own_input)); then
   command+=(--token-budget 1024 --kv-fast-bytes 22MiB --kv-host-bytes 512MiB)
 fi
-default "$root/models/SmolLM2-135M-Instruct.Q4_1.gguf" -m --model
-default "$text" -f --file
-default "$question" -p --prompt
-default 200 -n --predict
-default 0 --temp
-default 1.1 --repeat-penalty
+command+=("$@")
 printf '== %s\n' "$(printf '%q ' "${command[@]}")" >&2
 cd "$called_in"
 exec "${command[@]}"
