@@ -6,6 +6,7 @@ KAREZ_KILL_ROUNDS says how often the server is killed under load (3; a long run 
 
 import os
 import random
+import signal
 import socket
 import subprocess
 import tempfile
@@ -130,20 +131,28 @@ class Persistence(unittest.TestCase):
                     found += cached
                 self.assertEqual(server.metrics()["karez_kv_store_bad_records_total"], 0)
 
+                is_killed = threading.Event()
+                failures = []  # before that; two clients are too few to be refused
+
                 def load(seed):
                     try:
                         for at in range(100):
                             ask(server, prompt(1000 * seed + at, 100))
-                    except (AssertionError, OSError):
-                        pass  # the server is dead
+                    except Exception as error:  # of a dead server comes any: half an answer, too
+                        if not is_killed.is_set():
+                            failures.append(repr(error))
 
                 clients = [threading.Thread(target=load, args=(10 * round_number + i,)) for i in range(2)]
                 for client in clients:
                     client.start()
                 time.sleep(dice.uniform(0.02, 0.6))
+                self.assertTrue(server.is_running(), "it crashed under load")
+                is_killed.set()
                 # The end of the block kills it.
             for client in clients:
                 client.join()
+            self.assertEqual(server.wait(0), -signal.SIGKILL, "how it ended")
+            self.assertEqual(failures, [])
             self.assertLessEqual(our_bytes(self.folder.name), 64 << 20)
         self.assertGreater(found, 0)
         with self.server() as server:

@@ -577,24 +577,5 @@ TEST_F(EngineCompressed, AModelOfWindowsAloneIsNotCompressed) {
   EXPECT_EQ(run({one}).at({0, 0}).tokens.size(), 200U);
 }
 
-TEST_F(EngineCompressed, TheMapOfACompressedSequenceHasAllItsCells) {
-  start(kWithRoom);
-  Open open;
-  ASSERT_TRUE(engine_->submit(request(20, 900, 3), open.callback(0, 1)));
-  std::shared_ptr<const KvMap> map;
-  while (map == nullptr || map->num_tokens < 300) {
-    map = engine_->kv_map();
-  }
-  open.wait();
-  ASSERT_EQ(map->cells.size(), static_cast<std::size_t>(map->num_layers * map->num_blocks));
-  const auto in_layer = [&](int layer, std::uint8_t cell) {
-    const auto begin = map->cells.begin() + std::ptrdiff_t{layer} * map->num_blocks;
-    return std::count(begin, begin + map->num_blocks, cell);
-  };
-  EXPECT_GT(in_layer(0, KvMap::kNowhere), 2);
-  EXPECT_EQ(in_layer(0, KvMap::kNowhere), in_layer(3, KvMap::kNowhere));
-  EXPECT_GT(in_layer(1, KvMap::kNowhere), 10);
-}
-
 }  // namespace engine_compress_test
 }  // namespace karez::test

@@ -34,15 +34,21 @@ constexpr int kNumRequests = 3;
 using Tokens = std::vector<TokenId>;
 
 // Passes on, looks at the store before each step, and may hint blocks that nobody has asked for.
+// fetch_cap_bytes: that no step prefetches more than; 0: any.
 class WatchingRunner final : public ModelRunner, public SelectionListener {
  public:
-  WatchingRunner(BlockLoader& loader, bool hints_anything)
-      : loader_(loader), hints_anything_(hints_anything) {}
+  WatchingRunner(BlockLoader& loader, bool hints_anything, std::int64_t fetch_cap_bytes)
+      : loader_(loader), hints_anything_(hints_anything), fetch_cap_bytes_(fetch_cap_bytes) {}
   void set_runner(std::unique_ptr<ModelRunner> runner) { runner_ = std::move(runner); }
 
   const ModelConfig& config() const override { return runner_->config(); }
   Expected<std::span<const float>> forward(const ForwardBatch& batch, KVCacheManager& kv) override {
     EXPECT_EQ(kv.check_invariants(), "");
+    if (fetch_cap_bytes_ > 0) {
+      const std::int64_t before =
+          std::exchange(bytes_fetched_, kv.residency()->stats().prefetch.bytes_fetched);
+      EXPECT_LE(bytes_fetched_ - before, fetch_cap_bytes_) << "in the step before";
+    }
     batch_ = &batch;
     kv_ = &kv;
     return runner_->forward(batch, kv);
@@ -75,6 +81,8 @@ class WatchingRunner final : public ModelRunner, public SelectionListener {
   std::unique_ptr<ModelRunner> runner_;
   BlockLoader& loader_;
   bool hints_anything_;
+  std::int64_t fetch_cap_bytes_;
+  std::int64_t bytes_fetched_ = 0;  // until the step at hand
   std::mt19937 random_{3};
   const ForwardBatch* batch_ = nullptr;
   KVCacheManager* kv_ = nullptr;
@@ -157,7 +165,8 @@ class EngineLookahead : public testing::Test {
     LookaheadOptions lookahead{parse_lookahead(way.sources).value(), way.fetch_cap_bytes};
     add_what_lookahead_needs(lookahead.sources, sparse);
     auto loader = std::make_unique<BlockLoader>(OnMiss{}, lookahead);
-    auto runner = std::make_unique<WatchingRunner>(*loader, way.hints_anything);
+    auto runner =
+        std::make_unique<WatchingRunner>(*loader, way.hints_anything, way.fetch_cap_bytes);
     runner->set_runner(load_model(file_.path(), {.num_threads = 1,
                                                  .kv_type = KvType::kF32,
                                                  .sparse = sparse,
@@ -281,12 +290,14 @@ TEST_F(EngineLookahead, DraftsOfTheModelItselfChangeNoToken) {
 TEST_F(EngineLookahead, HintsAtRandomCostTimeAndNoToken) {
   find_expected();
   EXPECT_EQ(run({.hints_anything = true}), expected_);
+  // More than one for each step, of which there are about 30 with the prompts, and 16 with answers.
   EXPECT_GT(prefetch_.total().fetched, 100);
   EXPECT_EQ(run({.sources = "previous,layer",
                  .hints_anything = true,
                  .is_slow = true,
-                 .fetch_cap_bytes = 1 << 16}),
+                 .fetch_cap_bytes = stats_.slot_bytes}),
             expected_);
+  EXPECT_GT(prefetch_.total().fetched, 0);
 }
 
 TEST_F(EngineLookahead, ASlowTierAndASmallCapGiveTheSameTokens) {
@@ -294,8 +305,9 @@ TEST_F(EngineLookahead, ASlowTierAndASmallCapGiveTheSameTokens) {
   EXPECT_EQ(run({.sources = "previous,draft,self,layer",
                  .drafter = Drafter::kSelf,
                  .is_slow = true,
-                 .fetch_cap_bytes = 1 << 14}),
+                 .fetch_cap_bytes = stats_.slot_bytes}),
             expected_);
+  EXPECT_GT(prefetch_.total().fetched, 0);
 }
 
 }  // namespace engine_lookahead_test

@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,7 @@
 #include "remote/remote_tier.h"
 #include "support/fake_vocabulary.h"
 #include "support/paged_fake_runner.h"
+#include "support/step_gate.h"
 
 namespace karez::test {
 namespace engine_peers_test {
@@ -59,11 +61,10 @@ struct Answer {
   GenerationEvent last;
 };
 
-// The answers to one request; `begun` is called with its first token.
+// The answers to one request.
 class Client {
  public:
-  Client(Engine& engine, const Request& request, std::function<void()> begun = {})
-      : num_open_(request.num_choices), begun_(std::move(begun)) {
+  Client(Engine& engine, const Request& request) : num_open_(request.num_choices) {
     id_ = engine.submit(request, [this](const GenerationEvent& event) { take(event); }).value();
   }
   std::map<int, Answer> wait() {
@@ -75,9 +76,6 @@ class Client {
 
  private:
   void take(const GenerationEvent& event) {
-    if (begun_ && !event.tokens.empty()) {
-      std::exchange(begun_, {})();
-    }
     const std::lock_guard lock(mutex_);
     Answer& answer = answers_[event.choice];
     for (const GeneratedToken& token : event.tokens) {
@@ -92,7 +90,6 @@ class Client {
   std::condition_variable changed_;
   std::map<int, Answer> answers_;
   int num_open_;
-  std::function<void()> begun_;
   RequestId id_ = 0;
 };
 
@@ -162,7 +159,7 @@ class SplitEngine : public testing::TestWithParam<KvAdmit> {
     PeerPoolOptions pool;
     pool.config = peer_config();
     pool.config.wire_type = wire_type_;
-    pool.connect_timeout = std::chrono::seconds(2);
+    pool.connect_timeout = std::chrono::seconds(10);
     const std::shared_ptr<PeerPool> peer_pool = PeerPool::create(pool).value();
     HostTierOptions host{.block_bytes = spec().slot_bytes(),
                          .capacity_bytes = bytes_of(home_slots),
@@ -354,18 +351,27 @@ TEST_P(FullSplitEngine, HoweverLongRoomIsWaitedForThatIsNoFailure) {
     requests.push_back(request_of(700, i == 0 ? 200 : 5, i));
     requests.back().kv_transfer = prefill(requests.back());
   }
+  StepGate first_step(0);
   bool was_put_forward = false;
+  std::chrono::milliseconds pause{0};
   at_step_ = [&] {
+    first_step.pass();
     if (kv_consumer_->num_arrivals() == 3 && kv_consumer_->stats().pool.fetches == 0) {
       clock_.put_forward(std::chrono::hours(1));
       was_put_forward = true;
-    } else if (!was_put_forward) {  // the manifests of those that wait are on their way
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    } else if (!was_put_forward) {
+      // The manifests of those that wait are on their way, and looked for between two steps; the
+      // 199 steps of the first request give them half a minute.
+      pause = std::min(pause + std::chrono::milliseconds(5), std::chrono::milliseconds(200));
+      std::this_thread::sleep_for(pause);
     }
   };
-  for (const Request& request : requests) {
-    clients.push_back(std::make_unique<Client>(*consumer_, request));
+  clients.push_back(std::make_unique<Client>(*consumer_, requests[0]));
+  first_step.wait_until_held();
+  for (std::size_t i = 1; i < requests.size(); ++i) {
+    clients.push_back(std::make_unique<Client>(*consumer_, requests[i]));
   }
+  first_step.open();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     expect_alone(requests[i], clients[i]->wait());
   }
@@ -426,30 +432,37 @@ TEST_P(SplitEngine, AProducerThatIsGoneIsAnErrorOrComputedAgain) {
 }
 
 TEST_P(SplitEngine, AProducerThatDiesInTheMiddleLeavesRightAnswersOrErrors) {
+  const bool is_sparse = GetParam() == KvAdmit::kSparse;
   for (const KvLoadFailure policy : {KvLoadFailure::kFail, KvLoadFailure::kRecompute}) {
     start_producer();
-    // Sparse: too small to have read everything before the producer is gone.
-    start_consumer(policy, GetParam() == KvAdmit::kSparse ? 120 : kPoolSlots);
+    // Sparse: 40 blocks in each of three layers stay with the producer, and each step reads all of
+    // them; 119 slots cannot keep them.
+    start_consumer(policy, is_sparse ? 120 : kPoolSlots);
     Request request = request_of(700, 200);
     request.kv_transfer = prefill(request);
-    std::promise<void> begun;
-    Client client(*consumer_, request, [&] { begun.set_value(); });
-    std::thread killer([&] {
-      begun.get_future().wait();
-      producer_.reset();
-    });
-    const auto answers = client.wait();
-    killer.join();
-    const GenerationEvent& last = answers.at(0).last;
-    if (last.finished == FinishReason::kError) {
-      EXPECT_EQ(policy, KvLoadFailure::kFail);
-      EXPECT_EQ(GetParam(), KvAdmit::kSparse) << "what is admitted in full needs nobody";
+    int num_steps = 0;
+    at_step_ = [&] {
+      if (++num_steps == 20) {
+        producer_.reset();
+      }
+    };
+    const auto answers = Client(*consumer_, request).wait();
+    const bool is_recomputed = is_sparse && policy == KvLoadFailure::kRecompute;
+    if (is_sparse && policy == KvLoadFailure::kFail) {
+      const GenerationEvent& last = answers.at(0).last;
+      EXPECT_EQ(last.finished, FinishReason::kError);
+      EXPECT_EQ(last.error.value_or(Status(StatusCode::kInternal, "none")).code(),
+                StatusCode::kUnavailable);
     } else {
-      expect_alone(request, answers);
+      expect_alone(request, answers);  // what is admitted in full needs nobody
     }
+    EXPECT_GE(num_steps, 20);
+    EXPECT_EQ(consumer_->stats().peers.consumer.lost, is_sparse ? 1 : 0);
+    EXPECT_EQ(notes_.size(), is_recomputed ? 1U : 0U);
     EXPECT_TRUE(comes_true(*consumer_, is_empty));
     const Request local = request_of(90, 10);
     expect_alone(local, Client(*consumer_, local).wait());
+    at_step_ = {};
   }
 }
 
@@ -514,17 +527,54 @@ TEST_P(SplitEngine, WhatNobodyFetchesIsFreedWithItsLease) {
   EXPECT_EQ(producer_->stats().peers.producer.expired, 1);
 }
 
-TEST_P(SplitEngine, CancelledRequestsGiveEverythingBack) {
-  start_producer(std::chrono::seconds(1));  // what was cancelled unfetched waits for its end
+TEST_P(SplitEngine, WhatIsCancelledUnfetchedIsFreedWithItsLease) {
+  start_producer(std::chrono::milliseconds(300));
   start_consumer(KvLoadFailure::kFail);
+  Request request = request_of(600, 400);
+  request.kv_transfer = prefill(request);
+  // While a step of another one is held: one turn begins the request and cancels it, and the first
+  // connection has not shaken hands yet.
+  StepGate gate(0);
+  at_step_ = [&] { gate.pass(); };
+  Client other(*consumer_, request_of(20, 1));
+  gate.wait_until_held();
+  Client client(*consumer_, request);
+  consumer_->cancel(client.id());
+  gate.open();
+  EXPECT_EQ(client.wait().at(0).last.finished, FinishReason::kCancelled);
+  EXPECT_EQ(other.wait().at(0).last.finished, FinishReason::kLength);
+  EXPECT_TRUE(comes_true(*consumer_, is_empty));
+  EXPECT_TRUE(comes_true(*producer_, is_empty));
+}
+
+TEST_P(SplitEngine, CancelledRequestsGiveEverythingBack) {
+  start_producer();
+  start_consumer(KvLoadFailure::kFail);
+  const auto answer_one = [&] {
+    Request request = request_of(40, 2);
+    request.kv_transfer = prefill(request);
+    EXPECT_EQ(Client(*consumer_, request).wait().at(0).last.finished, FinishReason::kLength);
+  };
+  answer_one();  // there is a connection now, so a lease is asked for before a cancel is seen
   for (int i = 0; i < 8; ++i) {
     Request request = request_of(600, 400, i);
     request.kv_transfer = prefill(request);
+    // Before its first step, in another phase each time; or in a step. No later step begins.
+    const bool is_running = i >= 4;
+    StepGate gate(is_running ? 3 * (i - 4) : 0);
+    at_step_ = [&] { gate.pass(); };
     Client client(*consumer_, request);
-    std::this_thread::sleep_for(std::chrono::milliseconds(i));  // in another phase each time
+    if (is_running) {
+      gate.wait_until_held();
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(i));
+    }
     consumer_->cancel(client.id());
+    gate.open();
     EXPECT_EQ(client.wait().at(0).last.finished, FinishReason::kCancelled);
+    at_step_ = {};
   }
+  answer_one();  // with it come leases that nobody waits for any more
   EXPECT_TRUE(comes_true(*consumer_, is_empty));
   EXPECT_TRUE(comes_true(*producer_, is_empty));
 }

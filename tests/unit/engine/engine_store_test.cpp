@@ -135,8 +135,11 @@ class EngineStore : public testing::Test {
     auto loader = std::make_unique<BlockLoader>();
     auto runner = std::make_unique<PagedFakeRunner>(kVocabSize);
     runner->selection_listener = loader.get();
-    runner->before_forward = [raw = kv.get()](int) {
+    runner->before_forward = [this, raw = kv.get()](int call) {
       EXPECT_EQ(raw->check_invariants(), "");
+      if (at_step_) {
+        at_step_(call);
+      }
       return true;
     };
     std::unique_ptr<PrefixStore> store;
@@ -181,6 +184,7 @@ class EngineStore : public testing::Test {
   FakeVocabulary vocabulary_{kVocabSize};
   EngineOptions options_;
   std::function<std::optional<Status>(std::string_view)> hook_;
+  std::function<void(int call)> at_step_;  // by the engine's thread
   std::shared_ptr<MemoryRecords> records_;
   std::unique_ptr<Engine> engine_;
 };
@@ -225,9 +229,49 @@ TEST_F(EngineStore, WithFewSlotsTheRestIsComputed) {
   for (const std::int64_t slots : {46, 60, 100, 200}) {
     start(slots);
     expect_same(run(requests), wanted);
+    // Nobody runs before the first one has come, and its five blocks always have room.
+    EXPECT_GE(engine_->stats().restores.restored_blocks, 5) << slots;
     expect_same(run(requests), wanted);
     expect_all_slots_back();
   }
+}
+
+TEST_F(EngineStore, NothingIsRestoredWhileThoseThatRunNeedTheSlots) {
+  // The last one runs, with 29 of 46 slots, when the others come.
+  std::vector<Request> requests = {request(200, 1), request(100, 7), request(200, 2)};
+  requests[2].use_prefix_cache = false;
+  const auto wanted = run_without_store(requests);
+  fill_store({requests[0]});
+  Gate submitted;
+  Gate found;
+  std::atomic<int> num_finds = 0;
+  hook_ = [&](std::string_view call) -> std::optional<Status> {
+    if (call == "find" && ++num_finds == 2) {
+      found.open();  // the first one has its result
+    }
+    return std::nullopt;
+  };
+  at_step_ = [&](int call) {
+    if (call == 10) {  // after seven steps with the prompt
+      submitted.pass();
+    } else if (call == 11) {
+      found.pass();
+    }
+  };
+  start(46);
+  Answering answering;
+  ASSERT_TRUE(engine_->submit(requests[2], answering.callback(2)));
+  submitted.wait_until_held();
+  EXPECT_TRUE(engine_->submit(requests[0], answering.callback(0)));
+  EXPECT_TRUE(engine_->submit(requests[1], answering.callback(1)));
+  submitted.open();
+  const auto seen = answering.wait();
+  expect_same(seen, wanted);
+  EXPECT_EQ(engine_->stats().restores.hits, 1);
+  EXPECT_EQ(engine_->stats().restores.restored_blocks, 0);
+  EXPECT_EQ(seen.at(0).last.cached_tokens, 0);
+  expect_all_slots_back();
+  engine_.reset();
 }
 
 TEST_F(EngineStore, WorksAboveAHomeTier) {
@@ -273,18 +317,36 @@ TEST_F(EngineStore, BadAndMissingRecordsAreComputed) {
 TEST_F(EngineStore, FailuresOfEveryKindOfCallChangeNoAnswer) {
   const auto requests = twelve_requests();
   const auto wanted = run_without_store(requests);
-  std::atomic<int> count = 0;
-  hook_ = [&](std::string_view) -> std::optional<Status> {
-    if (++count % 3 == 0) {
-      return Status(StatusCode::kIoError, "broken");
+  fill_store(requests);
+  std::mutex mutex;     // of all three below: loads and stores have a thread each
+  std::string failing;  // empty: calls of every kind
+  std::map<std::string, int> num_calls;
+  std::map<std::string, int> num_failed;
+  hook_ = [&](std::string_view call) -> std::optional<Status> {
+    const std::lock_guard lock(mutex);
+    const std::string kind(call);
+    // Never three loads in a row, after which there are none for a while. What was used may be told
+    // in one call.
+    const int every = kind == "touch" ? 1 : 3;
+    if ((!failing.empty() && kind != failing) || ++num_calls[kind] % every != 0) {
+      return std::nullopt;
     }
-    return std::nullopt;
+    ++num_failed[kind];
+    return Status(StatusCode::kIoError, "broken");
   };
-  for (int round = 0; round < 3; ++round) {
+  for (const char* kind : {"find", "read", "write", "touch", ""}) {
+    {
+      const std::lock_guard lock(mutex);
+      failing = kind;
+      num_calls.clear();
+    }
     start(kManySlots);
     expect_same(run(requests), wanted);
+    EXPECT_GT(engine_->stats().restores.restored_blocks, 0) << kind;
+    engine_.reset();  // once it has stored what it will
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(failing.empty() || num_failed[failing] > 0) << kind;
   }
-  engine_.reset();
 }
 
 TEST_F(EngineStore, OthersGoOnWhileALoadHangsAndThenItIsComputed) {

@@ -40,7 +40,6 @@ class Collector {
         answer.tokens.push_back(token.chosen.token);
       }
       answer.last = event;
-      ++num_events_;
       num_open_ -= event.finished ? 1 : 0;
       changed_.notify_all();
     };
@@ -57,16 +56,11 @@ class Collector {
     EXPECT_EQ(num_open_, 0) << "each choice ends once";
     return answers_;
   }
-  void wait_for_event() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return num_events_ > 0; });
-  }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int, Answer> answers_;
-  int num_events_ = 0;
   int num_open_;
 };
 
@@ -273,10 +267,13 @@ TEST_F(EngineTest, RefusesWhatItCannotRun) {
 }
 
 TEST_F(EngineTest, CancelsInEveryPhase) {
-  Gate gate;
+  Gate submitting;
+  Gate cancelling;
   before_forward_ = [&](int call) {
-    if (call == 3) {
-      gate.hold();
+    if (call == 1) {
+      submitting.hold();
+    } else if (call == 3) {
+      cancelling.hold();
     }
     return true;
   };
@@ -287,15 +284,22 @@ TEST_F(EngineTest, CancelsInEveryPhase) {
   Collector in_prompt;
   Collector waiting;
   const auto a = engine_->submit(request(4, 100), decoding.callback());
-  decoding.wait_for_event();
+  submitting.wait_until_held();  // it has its first token
   const auto b = engine_->submit(request(90, 100, 2), in_prompt.callback());
   const auto c = engine_->submit(request(4, 100, 3), waiting.callback());
-  gate.wait_until_held();
+  submitting.open();
+  cancelling.wait_until_held();
+  EXPECT_EQ(engine_->stats().requests_running, 2);
+  EXPECT_EQ(engine_->stats().requests_waiting, 1);
   engine_->cancel(*a);
   engine_->cancel(*b);
   engine_->cancel(*c);
   engine_->cancel(12345);
-  gate.open();
+  cancelling.open();
+  EXPECT_EQ(decoding.wait()[0].tokens.size(), 4U) << "of calls 0 to 3";
+  for (Collector* collector : {&in_prompt, &waiting}) {
+    EXPECT_TRUE(collector->wait()[0].tokens.empty());
+  }
   for (Collector* collector : {&decoding, &in_prompt, &waiting}) {
     EXPECT_EQ(collector->wait()[0].last.finished, FinishReason::kCancelled);
   }

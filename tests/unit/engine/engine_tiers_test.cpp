@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,7 +13,6 @@
 #include <random>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +22,7 @@
 #include "kv/tier/throttled_tier.h"
 #include "support/fake_vocabulary.h"
 #include "support/paged_fake_runner.h"
+#include "support/step_gate.h"
 #include "support/tier/fake_clock.h"
 #include "support/tier/faulty_tier.h"
 
@@ -132,6 +133,9 @@ class EngineTiers : public testing::Test {
     auto runner = std::make_unique<PagedFakeRunner>(kVocabSize);
     runner->selection_listener = loader.get();
     runner->before_forward = [this, raw = kv.get(), num_slots](int call) {
+      if (at_step_) {
+        at_step_();
+      }
       const std::string problem = call % 4 == 0 ? raw->check_invariants() : "";
       EXPECT_EQ(problem, "");
       const KVCacheStats stats = raw->stats();
@@ -174,7 +178,8 @@ class EngineTiers : public testing::Test {
 
   FakeVocabulary vocabulary_{kVocabSize};
   EngineOptions options_;
-  ResidencyStats residency_;  // at the start of the last step
+  ResidencyStats residency_;       // at the start of the last step
+  std::function<void()> at_step_;  // by the engine's thread
   std::unique_ptr<Engine> engine_;
 };
 
@@ -267,12 +272,43 @@ TEST_F(EngineTiers, APromptThatEvenHomeCannotHoldIsRefused) {
   EXPECT_EQ(refused.error().code(), StatusCode::kResourceExhausted);
 }
 
-TEST_F(EngineTiers, AHomeThatIsFullMakesThemBeComputedAgain) {
+TEST_F(EngineTiers, AHomeThatIsFullGivesTheSameAnswers) {
   const auto wanted = run_with_room(forty_requests());
   start(700, host_tier(900, 0));
   const auto seen = run(forty_requests());
   engine_.reset();
   expect_same(seen, wanted);
+}
+
+// Both grow side by side until the second one is demoted, with 135 blocks. At its end the first one
+// has 290, and the small home holds 64, so both have no room in 306 slots and there. One alone has.
+TEST_F(EngineTiers, AHomeThatIsFullMakesThemBeComputedAgain) {
+  std::vector<Request> requests = {request(20, 390, 3), request(20, 390, 5)};
+  for (Request& one : requests) {
+    one.use_prefix_cache = false;  // nothing that is given up is found again
+  }
+  const auto wanted = run_with_room(requests);
+  std::map<std::int64_t, std::int64_t> blocks_read;  // by the size of home
+  for (const std::int64_t home_blocks : {4000, 64}) {
+    StepGate first_step(0);
+    at_step_ = [&] { first_step.pass(); };
+    start(307, host_tier(home_blocks, 0));
+    Answering answering;
+    EXPECT_TRUE(engine_->submit(requests[0], answering.callback(0, 1)));
+    first_step.wait_until_held();
+    EXPECT_TRUE(engine_->submit(requests[1], answering.callback(1, 1)));
+    first_step.open();
+    const auto seen = answering.wait();
+    EXPECT_GT(engine_->stats().demotions, 0);
+    engine_.reset();
+    at_step_ = {};
+    expect_same(seen, wanted);
+    for (const auto& [request, choices] : seen) {
+      blocks_read[home_blocks] += choices.at(0).last.kv_blocks_read;
+    }
+  }
+  // A step reads all that its sequence has: as much each time, but for what is computed again.
+  EXPECT_GT(blocks_read[64], blocks_read[4000]);
 }
 
 TEST_F(EngineTiers, DiskGivesTheSameAnswers) {
@@ -290,14 +326,18 @@ TEST_F(EngineTiers, DiskGivesTheSameAnswers) {
 
 TEST_F(EngineTiers, TheMapShowsWhereARequestsBlocksAre) {
   start(65 * 11 / 4, host_tier(2000, 0));
+  // Asked for in each step: that of the step before comes, so none is missed on a slow machine.
+  std::shared_ptr<const KvMap> map;  // the first one of so many tokens
+  at_step_ = [&] {
+    auto latest = engine_->kv_map();
+    if (map == nullptr && latest != nullptr && latest->num_tokens >= 600) {
+      map = std::move(latest);
+    }
+  };
   Answering answering;
   ASSERT_TRUE(engine_->submit(request(1000, 40, 3), answering.callback(0, 1)));
-  std::shared_ptr<const KvMap> map;
-  while (map == nullptr || map->num_tokens < 600) {
-    map = engine_->kv_map();
-    std::this_thread::yield();
-  }
   answering.wait();
+  ASSERT_NE(map, nullptr);
   EXPECT_EQ(map->num_layers, kNumLayers);
   EXPECT_EQ(map->num_blocks, (map->num_tokens + 15) / 16);
   ASSERT_EQ(map->cells.size(), static_cast<std::size_t>(kNumLayers * map->num_blocks));
@@ -334,13 +374,28 @@ TEST_F(EngineTiers, ATierThatFailsCostsTimeAndNoToken) {
   EXPECT_GT(residency_.blocks_lost, 0);
 }
 
+// Nothing is at home that could be evicted: the first one, alone, fills the fast tier before its
+// prompt is computed, which ends it as any that has used up the room there is.
 TEST_F(EngineTiers, ATierThatAlwaysFailsEndsOnlyWhatNeedsIt) {
+  const std::vector<Request> requests = {request(1000, 10, 3), request(100, 10, 1)};
+  const auto wanted = run_with_room(requests);
+  FakeClock clock;
   start(400,
         std::make_unique<FaultyTier>(
-            host_tier(4000, 0), Faults{.fail_every = 1}, [](ExtentId, int) {}, Clock::steady()));
-  const auto seen = run({request(100, 10, 1)});
-  EXPECT_EQ(seen.at(0).at(0).last.finished, FinishReason::kLength);
-  EXPECT_EQ(seen.at(0).at(0).tokens.size(), 10U);
+            host_tier(4000, 0), Faults{.fail_every = 1}, [](ExtentId, int) {}, clock),
+        clock);
+  const auto seen = run(requests);
+  engine_.reset();
+  const Answer& large = seen.at(0).at(0);
+  EXPECT_EQ(large.last.finished, FinishReason::kLength);
+  EXPECT_FALSE(large.last.error.has_value());
+  EXPECT_TRUE(large.tokens.empty());
+  const Answer& small = seen.at(1).at(0);
+  EXPECT_EQ(small.last.finished, FinishReason::kLength);
+  EXPECT_EQ(small.tokens, wanted.at(1).at(0).tokens);
+  EXPECT_EQ(small.tokens.size(), 10U);
+  EXPECT_GT(residency_.write_failures, 0);
+  EXPECT_EQ(residency_.bytes_written, 0);
 }
 
 TEST_F(EngineTiers, ChoicesPrefixHitsPrioritiesAndAbortsMix) {
