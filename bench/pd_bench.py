@@ -7,13 +7,16 @@
                                                                the same for a model of random weights
                                                                (bench/random_gguf.py)
   bench/pd_bench.py throughput -m MODEL.gguf                   8 answers under a KV cap of a quarter of
-                                                               theirs; memory of a request; equality
+                                                               theirs: admitted in full with dense and
+                                                               with sparse attention, and sparsely;
+                                                               memory of a request; equality
   bench/pd_bench.py wire -m MODEL.gguf --link-mbits 1000       --kv-wire-type native and r4: bytes and
                                                                seconds before the first token, tokens
                                                                a second; over a link of so many Mbit/s
 
 Arms of a pair are run one right after the other, each time in the other order; figures are medians of
-the pairs. Prompts are prefilled before the clock starts. Both nodes have the same flags of attention.
+the pairs. Prompts are prefilled before the clock starts. Texts are compared with those of one process of
+the same sparse attention.
 Needs only Python's standard library. Prints JSON.
 """
 
@@ -256,7 +259,10 @@ def throughput(options):
     cap = whole // options.share
     sparse = ["--token-budget", options.budget]
     home = ["--kv-host-bytes", whole // 4 + (64 << 20)]
-    arms = {"full": ["--kv-admit", "full", "--kv-fast-bytes", cap],
+    # A budget of the whole context is dense attention.
+    dense = ["--token-budget", -(-options.context // 16) * 16]
+    arms = {"dense": ["--kv-admit", "full", "--kv-fast-bytes", cap, *dense],
+            "full": ["--kv-admit", "full", "--kv-fast-bytes", cap],
             "sparse": ["--kv-admit", "sparse", "--kv-fast-bytes", cap, *home]}
     pairs = []
     with Node(options, "kv_producer", *sparse, "--kv-fast-bytes", whole + whole // 8,
@@ -278,8 +284,10 @@ def throughput(options):
         for pair in range(options.pairs):
             note(f"pair {pair}")
             pairs.append({arm: run(arms[arm]) for arm in sorted(arms, reverse=pair % 2 == 1)})
-    ratio = statistics.median(pair["sparse"]["tokens_per_second"] / pair["full"]["tokens_per_second"]
-                              for pair in pairs)
+
+    def ratio_to(arm):
+        return statistics.median(
+            pair["sparse"]["tokens_per_second"] / pair[arm]["tokens_per_second"] for pair in pairs)
 
     # Of those that ran at once: under a small cap that may be fewer than all.
     def of_a_request(runs, *names):
@@ -291,7 +299,8 @@ def throughput(options):
     resident = {"full": of_a_request([roomy], "resident_bytes"),
                 "sparse": of_a_request(sparse_runs, "resident_bytes")}
     return {"kv_fast_bytes": cap, "requests": options.requests, "tokens_each": options.tokens,
-            "throughput_ratio": ratio,
+            "throughput_over_full_same_attention": ratio_to("full"),
+            "throughput_over_full_dense_attention": ratio_to("dense"),
             "kv_bytes_of_a_request": per_request,
             "kv_ratio": per_request["full"] / per_request["sparse"],
             "resident_bytes_of_a_request": resident,
