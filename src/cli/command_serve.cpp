@@ -196,9 +196,8 @@ Expected<int> serve(const ServeFlags& typed) {
   if (!runner) {
     return fail(std::move(runner.error()));
   }
-  auto key_index =
-      attach_key_index(**kv, sparse, **runner, **tokenizer,
-                       options.scheduler.max_num_batched_tokens, options.context_tokens);
+  auto key_index = attach_key_index(**kv, sparse, **runner, **tokenizer,
+                                    options.scheduler.max_num_batched_tokens, *context);
   if (!key_index) {
     return fail(std::move(key_index.error()));
   }
