@@ -11,11 +11,13 @@
                                                                with sparse attention, and sparsely;
                                                                memory of a request; equality
   bench/pd_bench.py wire -m MODEL.gguf --link-mbits 1000       --kv-wire-type native and r4: bytes and
-                                                               seconds before the first token, tokens
-                                                               a second; over a link of so many Mbit/s
+                                                               seconds before the first and the second
+                                                               token, tokens a second; over a link of so
+                                                               many Mbit/s and --link-delay-ms
 
 Arms of a pair are run one right after the other, each time in the other order; figures are medians of
-the pairs. Prompts are prefilled before the clock starts. Texts are compared with those of one process of
+the pairs. Prompts are prefilled before the clock starts. Each consumer answers all of them twice: memory is
+that of the first time, throughput that of the second, when the process has its memory. Texts are compared with those of one process of
 the same sparse attention.
 Needs only Python's standard library. Prints JSON.
 """
@@ -24,6 +26,7 @@ import argparse
 import glob
 import json
 import os
+import queue
 import re
 import socket
 import statistics
@@ -104,17 +107,19 @@ class Node:
 
 
 class Link:
-    """A way to a port of this machine that lets so many Mbit/s through to whoever connects; 0: the port
-    itself. Use as a context manager."""
+    """A way to a port of this machine that lets so many Mbit/s through to whoever connects (0: all), and
+    on which bytes are so many milliseconds under way, to and fro; with neither the port itself. Use as a
+    context manager."""
 
     CHUNK_BYTES = 64 << 10
+    CHUNKS_UNDER_WAY = 1024
 
-    def __init__(self, port, mbits):
-        self.target, self.mbits, self.listener = port, mbits, None
+    def __init__(self, port, mbits, delay_ms):
+        self.target, self.mbits, self.delay, self.listener = port, mbits, delay_ms / 1e3, None
         self.port = port
 
     def __enter__(self):
-        if self.mbits:
+        if self.mbits or self.delay:
             self.listener = socket.create_server(("127.0.0.1", 0))
             self.port = self.listener.getsockname()[1]
             threading.Thread(target=self.accept, daemon=True).start()
@@ -136,13 +141,25 @@ class Link:
                 threading.Thread(target=self.pump, args=(source, sink, mbits), daemon=True).start()
 
     def pump(self, source, sink, mbits):
-        free_at = 0.0  # when all that was let through would have arrived
+        under_way = queue.Queue(self.CHUNKS_UNDER_WAY)  # (when it arrives, bytes)
+        threading.Thread(target=self.deliver, args=(under_way, source, sink), daemon=True).start()
+        free_at = 0.0  # when all that was let through has been sent
         try:
             while data := source.recv(self.CHUNK_BYTES):
+                free_at = max(free_at, time.monotonic())
                 if mbits:
-                    free_at = max(free_at, time.monotonic()) + len(data) * 8 / (mbits * 1e6)
-                    time.sleep(max(0.0, free_at - time.monotonic()))
-                sink.sendall(data)
+                    free_at += len(data) * 8 / (mbits * 1e6)
+                under_way.put((free_at + self.delay, data))
+        except OSError:
+            pass
+        under_way.put((0, b""))
+
+    @staticmethod
+    def deliver(under_way, source, sink):
+        try:
+            while (item := under_way.get())[1]:
+                time.sleep(max(0.0, item[0] - time.monotonic()))
+                sink.sendall(item[1])
             sink.shutdown(socket.SHUT_WR)
         except OSError:
             source.close()
@@ -275,8 +292,14 @@ def throughput(options):
 
         def run(flags):
             with Node(options, "kv_consumer", *sparse, *flags, "--no-prefix-cache") as node:
+                # What a new process needs in memory, and how fast it is when it has that.
                 figures = throughput_run(node, producer, questions, options)
-            figures["equal"] = sum(a == b for a, b in zip(figures.pop("texts"), alone))
+                again = throughput_run(node, producer, questions, options)
+            figures["first_tokens_per_second"] = figures["tokens_per_second"]
+            for name in ("tokens_per_second", "seconds"):
+                figures[name] = again[name]
+            figures["equal"] = sum(a == b == c for a, b, c in
+                                   zip(figures.pop("texts"), again["texts"], alone))
             note(json.dumps(figures))
             return figures
         # All of them at once: the memory of a request.
@@ -319,12 +342,17 @@ def wire_run(wire_type, admit, producer, questions, link, options, flags):
         node.complete(questions[0], 1, kv_transfer_params=params)
         seconds = time.monotonic() - begun
         after = node.metrics()
+        params = link.through(producer.prefill(questions[0]))
+        begun = time.monotonic()
+        node.complete(questions[0], 2, kv_transfer_params=params)
+        two = time.monotonic() - begun
         figures = {"bytes_before_first_token": step_of("admit_bytes", before, after),
                    "kv_bytes": step_of("admit_full_bytes", before, after),
-                   "seconds_to_first_token": seconds}
+                   "seconds_to_first_token": seconds, "seconds_to_second_token": two}
+        before = node.metrics()
         rates = throughput_run(node, producer, questions, options, link)
         figures["tokens_per_second"] = rates["tokens_per_second"]
-        figures["received_bytes"] = step_of("peer_received_bytes", after, node.metrics())
+        figures["received_bytes"] = step_of("peer_received_bytes", before, node.metrics())
         note(f"{admit} {wire_type}: {json.dumps(figures)}")
         return figures
 
@@ -343,7 +371,7 @@ def measure_wire(options):
         for prompt in questions[1:]:
             producer.complete(prompt, 1)
         note(f"{len(questions)} prompts of {depth} tokens prefilled")
-        with Link(port, options.link_mbits) as link:
+        with Link(port, options.link_mbits, options.link_delay_ms) as link:
             for admit in options.admit:
                 flags = [*sparse, "--kv-fast-bytes", room]
                 if admit == "sparse":
@@ -361,7 +389,8 @@ def measure_wire(options):
                         name: statistics.median(pair["r4"][name] / pair["native"][name]
                                                 for pair in pairs) for name in median["r4"]}
                 figures[admit] = entry
-    return {"depth": depth, "link_mbits": options.link_mbits, "requests": options.requests,
+    return {"depth": depth, "link_mbits": options.link_mbits,
+            "link_delay_ms": options.link_delay_ms, "requests": options.requests,
             "tokens_each": options.tokens, "admit": figures}
 
 
@@ -375,6 +404,7 @@ def main():
     parser.add_argument("--admit", default="full,sparse", help="bytes, wire (full,sparse)")
     parser.add_argument("--wire-type", default="native,r4", help="wire (native,r4)")
     parser.add_argument("--link-mbits", type=float, default=0, help="wire; 0: as fast as it goes (0)")
+    parser.add_argument("--link-delay-ms", type=float, default=0, help="wire; one way (0)")
     parser.add_argument("--budget", type=int, default=512, help="(512)")
     parser.add_argument("--requests", type=int, default=8, help="throughput, wire (8)")
     parser.add_argument("--tokens", type=int, default=128, help="throughput, wire: of an answer (128)")

@@ -210,6 +210,13 @@ void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
   if (meter_ != nullptr) {
     meter_->note(layer, selected);
   }
+  if (recorder_ != nullptr) {
+    for (const SelectedBlocks& list : selected) {
+      for (const std::int32_t entry : list.blocks) {
+        recorder_->push_back({layer, list.kv_head, entry});
+      }
+    }
+  }
   Residency& residency = *kv_->residency();
   residency.begin_layer(layer);
   wanted_.clear();

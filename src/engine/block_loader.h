@@ -58,6 +58,8 @@ class BlockLoader final : public SelectionListener {
 
   // Told of all lists. Borrowed; null: none.
   void set_meter(LookaheadMeter* meter) { meter_ = meter; }
+  // Appends what lists name, of all sequences alike, before any is shortened. Borrowed; null: off.
+  void set_recorder(std::vector<ListedBlock>* listed) { recorder_ = listed; }
 
   // What lists of the last layer went without: each block once, heaviest first.
   std::span<const WantedBlock> wanted() const { return wanted_; }
@@ -80,6 +82,7 @@ class BlockLoader final : public SelectionListener {
   OnMiss on_miss_;
   Lookahead lookahead_;
   LookaheadMeter* meter_ = nullptr;
+  std::vector<ListedBlock>* recorder_ = nullptr;
   LookaheadSource hint_rows_ = LookaheadSource::kProbe;  // of the step
   KVCacheManager* kv_ = nullptr;  // between begin_step() and end_step(), if it has a home tier
   std::span<const SequenceRows> sequences_;

@@ -251,6 +251,10 @@ void EngineLoop::note_scheduled(const StepPlan& plan) {
 StepOutput EngineLoop::sample(const StepPlan& plan, std::span<const float> logits) {
   StepOutput output;
   output.accepted_drafts.resize(plan.sequences.size());
+  if (std::ranges::any_of(plan.sequences, [this](const auto& one) { return produces(one); })) {
+    kept_logits_.assign(logits.begin(), logits.end());
+    logits = kept_logits_;
+  }
   const auto vocab_size = static_cast<std::size_t>(runner_.config().vocab_size);
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     const PlannedSequence& planned = plan.sequences[i];

@@ -130,7 +130,9 @@ class EngineLoop {
   // did. rows: f32 [1 + num_verified_drafts][vocab_size].
   int verify(ActiveRequest& active, const PlannedSequence& planned, std::span<const float> rows,
              StepOutput& output);
-  // Of a request that produces, whose prompt is computed. False: it has ended, there was no room.
+  bool produces(const PlannedSequence& planned) const;
+  // Of a request that produces, whose prompt is computed. The runner's logits of the step may be
+  // gone after it. False: it has ended, there was no room.
   bool keep_for_consumer(const PlannedSequence& planned, ActiveRequest& active,
                          std::span<const float> logits, StepOutput& output);
   // Samples its first token, if its logits have come too, and gives it to the scheduler.
@@ -165,6 +167,7 @@ class EngineLoop {
   std::unordered_map<RequestId, ActiveRequest> active_;
   std::vector<std::pair<EngineClient::Callback, GenerationEvent>> events_;
   std::vector<float> scratch_;
+  std::vector<float> kept_logits_;
   bool wants_kv_map_ = false;
   std::shared_ptr<const KvMap> kv_map_;
   bool waits_for_slots_ = false;

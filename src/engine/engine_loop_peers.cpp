@@ -1,6 +1,7 @@
 // Requests whose prompt another node has prefilled, or whose prompt is prefilled for another.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <span>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "engine/engine_loop.h"
+#include "engine/working_set.h"
 
 namespace karez {
 
@@ -87,14 +89,24 @@ std::optional<std::chrono::milliseconds> EngineLoop::next_turn() const {
   return holds_any || has_leases ? std::optional(kHeartbeats) : std::nullopt;
 }
 
+bool EngineLoop::produces(const PlannedSequence& planned) const {
+  const auto& transfer = active_.at(planned.request).submission.request->kv_transfer;
+  return peers_.producer != nullptr && transfer && transfer->role == KvTransfer::Role::kProduce;
+}
+
 bool EngineLoop::keep_for_consumer(const PlannedSequence& planned, ActiveRequest& active,
                                    std::span<const float> logits, StepOutput& output) {
   const Request& request = *active.submission.request;
-  if (peers_.producer == nullptr || !request.kv_transfer ||
-      request.kv_transfer->role != KvTransfer::Role::kProduce || active.kv_transfer) {
+  if (!produces(planned) || active.kv_transfer) {
     return true;
   }
-  auto transfer = peers_.producer->hold(planned.kv, request.prompt, logits);
+  std::vector<ListedBlock> working_set;
+  if (key_index_ != nullptr && loader_ != nullptr) {
+    const auto likeliest = std::ranges::max_element(logits) - logits.begin();
+    working_set = find_working_set(runner_, kv_, *key_index_, *loader_, planned.kv,
+                                   static_cast<TokenId>(likeliest));
+  }
+  auto transfer = peers_.producer->hold(planned.kv, request.prompt, logits, working_set);
   if (transfer) {
     active.kv_transfer = std::move(*transfer);
     return true;

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "engine/exported_index.h"
 #include "engine/kv_producer.h"
+#include "kv/residency.h"
 #include "kv/window_blocks.h"
 #include "remote/wire_blocks.h"
 
@@ -161,13 +161,21 @@ bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<
   }
   if ((arrival.stage == Stage::kWaiting || arrival.stage == Stage::kReading) &&
       !pool_->is_alive(arrival.manifest.lease)) {
-    stop(arrival, Status(StatusCode::kUnavailable, "the producer of the prompt's KV is gone"));
+    const KvTransfer& transfer = *arrival.request->kv_transfer;
+    stop(arrival, Status(StatusCode::kUnavailable,
+                         fmt::format("{} port {}: the producer of the prompt's KV is gone",
+                                     transfer.remote_host, transfer.remote_port)));
   }
-  if (arrival.stage == Stage::kWaiting && has_room(*arrival.request, num_remote_tokens(arrival))) {
+  const bool opens =
+      arrival.stage == Stage::kWaiting && has_room(*arrival.request, num_remote_tokens(arrival));
+  if (opens) {
     open(arrival);
   }
   if (arrival.stage == Stage::kReading) {
     read_more(arrival);
+    if (opens) {
+      prefetch_working_set(arrival);
+    }
   }
   const bool has_all = arrival.stage == Stage::kReading &&
                        arrival.first_read >= num_blocks(kv_.num_tokens(arrival.kv));
@@ -193,6 +201,8 @@ void KvConsumer::take_manifest(Arrival& arrival) {
     return;
   }
   arrival.manifest = std::move(**outcome);
+  arrival.note = decode_transfer_note(arrival.manifest.note,
+                                      static_cast<std::size_t>(std::max(options_.vocab_size, 0)));
   auto problem = check(arrival);
   if (!problem) {
     problem = find_lack_of_slots(arrival);
@@ -247,9 +257,7 @@ std::optional<Status> KvConsumer::find_lack_of_slots(const Arrival& arrival) con
 
 // One choice samples from them; several would have to before they are forked.
 bool KvConsumer::has_logits(const Arrival& arrival) const {
-  return arrival.request->num_choices == 1 && options_.vocab_size > 0 &&
-         arrival.manifest.note.size() ==
-             static_cast<std::size_t>(options_.vocab_size) * sizeof(float);
+  return arrival.request->num_choices == 1 && !arrival.note.logits.empty();
 }
 
 int KvConsumer::num_tokens(const Arrival& arrival) const {
@@ -365,6 +373,31 @@ void KvConsumer::read_more(Arrival& arrival) {
   pool_->read(batch_);
 }
 
+// Behind the blocks that the first step waits for. A hint: what a producer names wrongly costs
+// bytes.
+void KvConsumer::prefetch_working_set(Arrival& arrival) {
+  Residency* residency = kv_.residency();
+  if (residency == nullptr || arrival.num_remote_tokens == 0) {
+    return;
+  }
+  const std::uint32_t num_blocks = arrival.manifest.num_blocks;
+  const auto num_kv_heads = static_cast<std::uint32_t>(kv_.spec().num_kv_heads);
+  const auto end = static_cast<std::uint32_t>(arrival.num_remote_tokens / kBlockSize);
+  for (const std::uint32_t place : arrival.note.working_set) {
+    const std::uint32_t entry = place % num_blocks;
+    if (place >= arrival.manifest.blocks.size() || entry >= end) {
+      continue;
+    }
+    const std::uint32_t row = place / num_blocks;
+    const auto layer = static_cast<int>(row / num_kv_heads);
+    const BlockId block = kv_.table(arrival.kv, kv_.group_of_layer(layer))[entry];
+    if (!block.is_none()) {
+      residency->hint(layer, static_cast<int>(row % num_kv_heads), block, LookaheadSource::kProbe);
+    }
+  }
+  arrival.blocks_read += residency->prefetch_between_steps();
+}
+
 void KvConsumer::stop(Arrival& arrival, Status error) {
   if (!arrival.fetch.is_none()) {
     pool_->cancel(std::exchange(arrival.fetch, FetchId::none()));
@@ -392,11 +425,10 @@ void KvConsumer::finish(Arrival& arrival, std::vector<Ready>& ready) {
     const std::int64_t all = std::ranges::count_if(
         arrival.manifest.blocks, [](const RemoteBlock& block) { return !block.is_absent(); });
     done.kv = arrival.kv;
+    done.num_remote_tokens = arrival.num_remote_tokens;
     if (has_logits(arrival)) {
-      done.logits.resize(static_cast<std::size_t>(options_.vocab_size));
-      std::memcpy(done.logits.data(), arrival.manifest.note.data(), arrival.manifest.note.size());
+      done.logits = std::move(arrival.note.logits);
     }
-    done.num_remote_tokens = num_remote_tokens(arrival);
     done.is_exact = pool_->is_exact();
     kv_.write_home(arrival.kv);
     ++counters_.admitted;

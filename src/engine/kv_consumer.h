@@ -7,11 +7,12 @@
 // start(), as far as the budget for manifests goes.
 // With KvAdmit::kSparse whole extents (64 tokens) stay with the producer: they are adopted as
 // blocks at home there, the key index comes with the manifest, and attention reads what it selects,
-// when it selects it. Only what lies behind the last whole extent is read before the first step.
-// With kFull everything is. A lease is held from the manifest to finished() or cancel(): sparsely
-// admitted sequences read from the producer for as long as they run. Every failure ends in a Ready
-// with an error; nothing of the request is left in the store then. Thread: the store's owner,
-// between steps. Owns: sequences until they are ready, and leases.
+// when it selects it. Only what lies behind the last whole extent must be read before the first
+// step; behind that the working set is read that the producer has found, and nobody waits for it.
+// With kFull everything is read before the first step. A lease is held from the manifest to
+// finished() or cancel(): sparsely admitted sequences read from the producer for as long as they
+// run. Every failure ends in a Ready with an error; nothing of the request is left in the store
+// then. Thread: the store's owner, between steps. Owns: sequences until they are ready, and leases.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@
 #include "base/status.h"
 #include "engine/kv_peer_stats.h"
 #include "engine/role_options.h"
+#include "engine/transfer_note.h"
 #include "kv/kv_cache_manager.h"
 #include "remote/peer_pool.h"
 #include "remote/remote_tier.h"
@@ -111,6 +113,7 @@ class KvConsumer {
     std::size_t next_read = 0;    // of the reads that this makes, in order
     std::int64_t reads_in_flight = 0;
     std::int64_t blocks_read = 0;
+    TransferNote note;
     std::optional<Status> error;
     bool is_wanted = true;  // false: cancelled, nobody hears of it
   };
@@ -132,6 +135,7 @@ class KvConsumer {
   SequenceId open_at_producer(const Manifest& manifest, int num_tokens);
   std::span<const RemoteBlock> blocks_of(const Manifest& manifest, int layer, int head) const;
   void read_more(Arrival& arrival);
+  void prefetch_working_set(Arrival& arrival);
   void stop(Arrival& arrival, Status error);
   void finish(Arrival& arrival, std::vector<Ready>& ready);
   void import_records(const Arrival& arrival);

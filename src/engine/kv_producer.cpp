@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/exported_index.h"
+#include "engine/transfer_note.h"
 #include "kv/tier/home_space.h"
 #include "kv/window_blocks.h"
 
@@ -32,7 +33,8 @@ KvProducer::~KvProducer() {
 }
 
 Expected<KvTransfer> KvProducer::hold(SequenceId sequence, std::span<const TokenId> prompt,
-                                      std::span<const float> logits) {
+                                      std::span<const float> logits,
+                                      std::span<const ListedBlock> working_set) {
   const auto fork = kv_.fork(sequence, static_cast<int>(prompt.size()));
   if (!fork) {
     return fail(StatusCode::kInternal, "the prompt's KV is gone before it could be kept");
@@ -63,8 +65,8 @@ Expected<KvTransfer> KvProducer::hold(SequenceId sequence, std::span<const Token
   exported.epoch = epoch_of(options_.engine_id);
   exported.tokens.assign(prompt.begin(), prompt.end());
   fill_index(*fork, exported);
-  const auto note = std::as_bytes(logits);
-  exported.note.assign(note.begin(), note.end());
+  exported.note =
+      encode_transfer_note(logits, places_of(working_set, exported), KvExport::kMaxNoteBytes);
   auto key = exporter_->add(std::move(exported));
   if (!key) {
     kv_.close(*fork);
@@ -139,6 +141,24 @@ void KvProducer::fill_index(SequenceId sequence, KvExport& exported) const {
       }
     }
   }
+}
+
+std::vector<std::uint32_t> KvProducer::places_of(std::span<const ListedBlock> listed,
+                                                 const KvExport& exported) const {
+  std::vector<std::uint32_t> places;
+  for (const ListedBlock& block : listed) {
+    const auto entry = static_cast<std::uint32_t>(block.entry);
+    if (entry >= exported.num_blocks) {
+      continue;  // behind the prompt
+    }
+    const auto row = static_cast<std::uint32_t>(block.layer * kv_.spec().num_kv_heads) +
+                     static_cast<std::uint32_t>(block.kv_head);
+    const std::uint32_t place = row * exported.num_blocks + entry;
+    if (!exported.blocks[place].is_absent()) {
+      places.push_back(place);
+    }
+  }
+  return places;
 }
 
 void KvProducer::poll() {

@@ -20,6 +20,7 @@
 #include "attention/key_index.h"
 #include "base/status.h"
 #include "engine/kv_peer_stats.h"
+#include "engine/wanted_blocks.h"
 #include "kv/kv_cache_manager.h"
 #include "remote/export_memory.h"
 #include "remote/kv_exporter.h"
@@ -47,9 +48,11 @@ class KvProducer {
 
   // The sequence has the KV of all prompt tokens. Waits until all of it is at home. logits: f32
   // [vocab_size] of the last one, which travel too: a consumer computes nothing of the prompt.
-  // Fails: kResourceExhausted if there is no room at home; as KvExporter::add().
+  // working_set: what it will read first, of the sequence; may be empty.
+  // Fails: kUnavailable if there is no room at home; as KvExporter::add().
   Expected<KvTransfer> hold(SequenceId sequence, std::span<const TokenId> prompt,
-                            std::span<const float> logits);
+                            std::span<const float> logits,
+                            std::span<const ListedBlock> working_set = {});
   // Frees what has ended.
   void poll();
   // poll() has something to do sooner or later.
@@ -61,6 +64,8 @@ class KvProducer {
   bool fill_blocks(SequenceId sequence, KvExport& exported) const;
   void add_checksums(KvExport& exported) const;
   void fill_index(SequenceId sequence, KvExport& exported) const;
+  std::vector<std::uint32_t> places_of(std::span<const ListedBlock> listed,
+                                       const KvExport& exported) const;
 
   KVCacheManager& kv_;
   const KeyIndex* index_;

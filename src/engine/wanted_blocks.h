@@ -1,8 +1,10 @@
-// Blocks that rows would have read if they had been in the fast tier: what to fetch for the rows
-// after them.
+// Blocks that rows have selected, and those that they would have read if they had been in the fast
+// tier: what to fetch for the rows after them.
 //
-// Thread: a value.
+// Thread: values.
 #pragma once
+
+#include <cstdint>
 
 #include "kv/kv_types.h"
 
@@ -14,6 +16,14 @@ struct WantedBlock {
   BlockId block;
   float mass;    // share of a row's attention, the largest of those that want it; 0: not estimated
   bool is_hint;  // the row that wants it most only foretells
+};
+
+// Of one sequence.
+struct ListedBlock {
+  int layer;
+  int kv_head;
+  std::int32_t entry;  // of the layer's block table
+  friend auto operator<=>(const ListedBlock&, const ListedBlock&) = default;
 };
 
 }  // namespace karez

@@ -8,13 +8,13 @@
 // write when its slot is taken. What a layer reads is named by need() and is in the fast tier when
 // load() returns: prefetch, recency and fairness change the time that takes and nothing else.
 //
-// Who goes: rows (layer, KV head) that hold more than their share give first, then the row that
-// needs room; within a row the block that was needed longest ago. A row's share is what its last
-// call needed, and of what is left over a part as large as its part of the blocks that enter: where
-// the selection changes much, more of the past is kept. Where rows need more than there is, shares
-// shrink in proportion: so a long prompt streams through the fast tier layer by layer while others
-// keep what they selected. A share is of a row and not of a sequence: sequences that a step
-// computes are all needed in the same call, and one that waits ages out.
+// Who goes: rows (layer, KV head) above their share give first, then the row that needs room;
+// within a row the block that was needed longest ago. A row's share is what its last call
+// needed, and of what is left over a part as large as its part of the blocks that enter: where
+// the selection changes much, more of the past is kept. Where rows need more than there is,
+// shares shrink in proportion: so a long prompt streams through the fast tier layer by layer
+// while others keep what they selected. A share is of a row and not of a sequence: sequences
+// that a step computes are all needed in the same call, and one that waits ages out.
 //
 // A failed write leaves the block in the fast tier and is tried again later. A failed or late read
 // loses the block: load() says so, the sequences that have it must be computed again.
@@ -96,16 +96,17 @@ class Residency {
   // Begins to read what was hinted since the last call and is not there: in one go, as far as the
   // cap and the victims go.
   void prefetch();
+  // Between steps, without the cap: what a new sequence's first step will read. Gives their number.
+  std::int64_t prefetch_between_steps();
   // Bytes that prefetch() may read in a step. 0: what the link moves in 0.8 of the time of a step,
   // both as measured; the rest is for demand and writes.
   void set_fetch_cap(std::int64_t bytes_per_step) { fetch_cap_bytes_ = bytes_per_step; }
-  // Of the step at hand.
-  std::int64_t fetch_cap() const;
+  std::int64_t fetch_cap() const;  // of the step at hand
   // Blocks that a call needed of late and that were not there, or only because they were fetched
   // for it: how many to hint.
   float num_entering(int layer, int kv_head) const;
 
-  // What moves, and when loads wait. Null: no trace; borrowed.
+  // What moves, and when loads wait; null: no trace; borrowed.
   void set_trace(TraceWriter* trace);
 
   // None: it is not at home, or not yet.

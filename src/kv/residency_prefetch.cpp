@@ -1,6 +1,7 @@
 // Into the fast tier before anybody waits: what hints name is read while the step goes on.
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -92,6 +93,13 @@ void Residency::prefetch() {
     first = end;
   }
   take_results();  // which hands them to the tier
+}
+
+std::int64_t Residency::prefetch_between_steps() {
+  fetch_bytes_left_ = std::numeric_limits<std::int64_t>::max() / 2;  // begin_step() sets it anew
+  const std::int64_t before = counters_.prefetch.bytes_fetched;
+  prefetch();
+  return (counters_.prefetch.bytes_fetched - before) / bytes_of(1);
 }
 
 void Residency::submit_fetches(std::uint32_t row_index, std::span<Hint> hints) {

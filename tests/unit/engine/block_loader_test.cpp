@@ -287,6 +287,22 @@ TEST_F(BlockLoaderLists, AHintRowAloneLoadsNothingAndKeepsItsOwnBlock) {
   EXPECT_EQ(kv_->residency()->stats().demand_misses, 0);
 }
 
+TEST_F(BlockLoaderLists, ARecorderIsToldOfListsBeforeTheyAreShortened) {
+  BlockLoader loader;
+  std::vector<ListedBlock> listed;
+  loader.set_recorder(&listed);
+  std::vector<List> lists = {{.is_hint = true, .blocks = {0, 2, kOwn}},
+                             {.kv_head = 1, .is_hint = true, .blocks = {1, kOwn}}};
+  run(loader, lists);
+  EXPECT_THAT(lists[0].blocks, ElementsAre(kOwn));
+  EXPECT_THAT(listed, ElementsAre(ListedBlock{kLayer, 0, 0}, ListedBlock{kLayer, 0, 2},
+                                  ListedBlock{kLayer, 0, kOwn}, ListedBlock{kLayer, 1, 1},
+                                  ListedBlock{kLayer, 1, kOwn}));
+  loader.set_recorder(nullptr);
+  run(loader, lists);
+  EXPECT_EQ(listed.size(), 5U);
+}
+
 TEST_F(BlockLoaderLists, RowsThatDoNotSelectAlwaysWait) {
   // Sequence 1 has no lists in this layer; sequence 0 shares no block with it.
   BlockLoader loader(OnMiss{0});

@@ -15,7 +15,9 @@
 #include "attention/archive_page.h"
 #include "attention/block_store.h"
 #include "engine/role_home.h"
+#include "kv/residency.h"
 #include "kv/tier/host_tier.h"
+#include "remote/remote_tier.h"
 #include "remote/wire_blocks.h"
 
 namespace karez {
@@ -113,6 +115,19 @@ struct KvPeersTest : testing::Test {
     consumer = std::make_unique<KvConsumer>(*consumer_kv, nullptr, PeerPool::create(pool).value(),
                                             nullptr, options);
   }
+  // What it does not read before the first step stays with the producer.
+  void start_sparse_consumer() {
+    PeerPoolOptions pool;
+    pool.config = config_of(kNativeWire);
+    const std::shared_ptr<PeerPool> peer_pool = PeerPool::create(pool).value();
+    HostTierOptions host{.block_bytes = spec().slot_bytes(), .capacity_bytes = 1 << 20};
+    auto tier = std::make_unique<RemoteTier>(HostTier::create(host).value(), peer_pool);
+    RemoteTier* remote = tier.get();
+    const std::int64_t bytes = kSlots * static_cast<std::int64_t>(spec().slot_bytes());
+    consumer_kv = KVCacheManager::create(spec(), bytes, std::move(tier)).value();
+    const KvConsumer::Options sparse{.admit = KvAdmit::kSparse, .vocab_size = kVocabSize};
+    consumer = std::make_unique<KvConsumer>(*consumer_kv, nullptr, peer_pool, remote, sparse);
+  }
   void start(RequestId id) {
     auto request = std::make_shared<Request>();
     request->id = id;
@@ -139,8 +154,9 @@ struct KvPeersTest : testing::Test {
     ready.clear();
     return poll_until([&] { return !ready.empty(); }) ? ready.front() : KvConsumer::Ready{};
   }
-  void hold() {
-    transfer = producer->hold(computed, prompt(), std::vector<float>(kVocabSize, 1.0F)).value();
+  void hold(std::span<const ListedBlock> working_set = {}) {
+    const std::vector<float> logits(kVocabSize, 1.0F);
+    transfer = producer->hold(computed, prompt(), logits, working_set).value();
   }
   // Until the producer has heard that nobody needs it.
   bool is_freed() {
@@ -203,6 +219,41 @@ TEST_F(KvPeersTest, AConsumerHasWhatTheWireTypeMakesOfEachBlock) {
   EXPECT_EQ(producer_kv->stats().slots_used, 0);
   EXPECT_EQ(producer_kv->residency()->stats().home_bytes_used, home_before);
   EXPECT_EQ(producer->stats().port.exports, 0);
+}
+
+// Of 100 tokens 64 stay with the producer: four blocks, of which the layer with a window has one.
+TEST_F(KvPeersTest, TheWorkingSetComesBeforeItIsAskedFor) {
+  start_sparse_consumer();
+  hold(std::vector<ListedBlock>{{0, 1, 2}, {0, 0, 1}, {0, 0, 6}, {0, 1, 7}, {1, 0, 0}, {1, 1, 3}});
+  start(1);
+  ASSERT_TRUE(poll_until([&] { return !ready.empty(); }));
+  ASSERT_FALSE(ready.front().error.has_value()) << ready.front().error->to_string();
+  EXPECT_EQ(ready.front().logits, std::vector<float>(kVocabSize, 1.0F));
+  EXPECT_EQ(ready.front().num_remote_tokens, 64);
+  const Residency& residency = *consumer_kv->residency();
+  ASSERT_TRUE(poll_until([&] {
+    consumer_kv->residency()->advance();
+    return residency.num_fetching_slots() == 0;
+  }));
+  std::vector<ListedBlock> here;
+  for_each_block(
+      *consumer_kv, ready.front().kv, [&](int layer, int head, std::size_t entry, std::byte*) {
+        const BlockId block =
+            consumer_kv->table(ready.front().kv, consumer_kv->group_of_layer(layer))[entry];
+        if (entry < 4 && !consumer_kv->layer(layer).slots_of_head(head)[block.value].is_none()) {
+          here.push_back({layer, head, static_cast<std::int32_t>(entry)});
+        }
+      });
+  EXPECT_THAT(
+      here, testing::ElementsAre(ListedBlock{0, 0, 1}, ListedBlock{0, 1, 2}, ListedBlock{1, 1, 3}));
+  EXPECT_EQ(residency.stats().prefetch.of(LookaheadSource::kProbe).fetched, 3);
+  const BlockTableView from = producer_kv->table(computed, producer_kv->group_of_layer(0));
+  const BlockTableView to = consumer_kv->table(ready.front().kv, consumer_kv->group_of_layer(0));
+  const std::byte* wanted = producer_kv->layer(0).slot(1, from[2]);
+  EXPECT_TRUE(
+      std::equal(wanted, wanted + spec().slot_bytes(), consumer_kv->layer(0).slot(1, to[2])));
+  consumer_kv->close(ready.front().kv);
+  producer_kv->close(computed);
 }
 
 TEST_F(KvPeersTest, AProducerWithoutRoomIsNotAFaultOfTheRequest) {

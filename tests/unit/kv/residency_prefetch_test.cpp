@@ -252,6 +252,26 @@ TEST_F(ResidencyPrefetch, TheMostUsefulComeFirstUnderTheCap) {
   EXPECT_TRUE(is_resident(a, 5)) << "the cap is of a step";
 }
 
+TEST_F(ResidencyPrefetch, BetweenStepsNoCapHoldsAndTheNextStepHasItsOwn) {
+  const int a = open(8);
+  evict_all();
+  residency_->set_fetch_cap(bytes(1));
+  residency_->begin_step();
+  read(a, {0});
+  residency_->end_step();
+  hint(a, {1, 2, 3, 5}, 0, LookaheadSource::kProbe);
+  EXPECT_EQ(residency_->prefetch_between_steps(), 4);
+  EXPECT_EQ(residency_->prefetch_between_steps(), 0);
+  residency_->begin_step();
+  EXPECT_TRUE(read(a, {1, 2, 3, 5}));
+  EXPECT_EQ(residency_->stats().demand_misses, 1) << "of the first step";
+  EXPECT_EQ(of(LookaheadSource::kProbe).useful, 4);
+  hint(a, {6, 7});
+  residency_->prefetch();
+  residency_->end_step();
+  EXPECT_EQ(of(LookaheadSource::kPrevious).fetched, 1) << "under the cap of one block";
+}
+
 TEST_F(ResidencyPrefetch, HintsThatNobodyFetchedEndWithTheStep) {
   const int a = open(4);
   evict_all();
