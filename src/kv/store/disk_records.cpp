@@ -340,7 +340,8 @@ WriteReport DiskRecords::write(std::span<const RecordWrite> records) {
   for (std::size_t i = 0; i < records.size() && error == 0;) {
     std::string path = path_of(records[i].use.name);
     const std::string folder = folder_of(path);
-    if (index_.contains(path) && faccessat(folder_, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (!records[i].replaces && index_.contains(path) &&
+        faccessat(folder_, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
       report.stored.push_back(records[i++].use.name);
       continue;
     }

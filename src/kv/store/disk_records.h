@@ -55,6 +55,9 @@ class DiskRecords final : public RecordBackend {
   Expected<void> prepare() override;
   Expected<std::size_t> count_present(std::span<const RecordName> chain) override;
   Expected<ReadOutcome> read(const RecordName& name, std::span<std::byte> record) override;
+  Expected<ReadOutcome> reread(const RecordName& name, std::span<std::byte> record) override {
+    return read(name, record);
+  }
   WriteReport write(std::span<const RecordWrite> records) override;
   void remove(const RecordName& name) override;
   void touch(std::span<const RecordUse> uses) override;
