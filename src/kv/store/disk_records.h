@@ -47,8 +47,10 @@ struct DiskRecordsOptions {
 
 class DiskRecords final : public RecordBackend {
  public:
+  // Of 16 records.
+  static std::int64_t least_cap_bytes(const RecordShape& shape);
   // Makes the folder if only its last part is missing.
-  // Fails: kInvalidArgument (cap below 16 records, not a folder), kNotFound, kIoError, naming it.
+  // Fails: kInvalidArgument (cap below the least, not a folder), kNotFound, kIoError, naming it.
   static Expected<std::shared_ptr<DiskRecords>> open(DiskRecordsOptions options);
   ~DiskRecords() override;
 
