@@ -55,7 +55,7 @@ class RecordBackend {
   RecordBackend(const RecordBackend&) = delete;
   RecordBackend& operator=(const RecordBackend&) = delete;
 
-  // Before the first write, and again after a failure.
+  // At the start, and again after a failure before the next write.
   virtual Expected<void> prepare() = 0;
   // How many of the chain's first records are there, without a gap. A hint.
   virtual Expected<std::size_t> count_present(std::span<const RecordName> chain) = 0;

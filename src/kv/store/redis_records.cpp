@@ -41,6 +41,14 @@ std::string RedisRecords::key_of(const RecordName& name) const {
   return fmt::format("karez:1:{}:{}", to_hex(std::span(shape_.identity).first(8)), name.hex());
 }
 
+Expected<void> RedisRecords::prepare() {
+  const std::string key = key_of({});  // of ours: a user may be allowed no other
+  if (auto reply = stores_.ask_one({"EXISTS", key}); !reply) {
+    return fail(std::move(reply.error()));
+  }
+  return {};
+}
+
 Expected<std::size_t> RedisRecords::count_present(std::span<const RecordName> chain) {
   // Most chains are there as a whole or not at all.
   constexpr std::size_t kAtOnce = 64;

@@ -32,7 +32,8 @@ class RedisRecords final : public RecordBackend {
   // Does not connect yet.
   explicit RedisRecords(const RedisRecordsOptions& options);
 
-  Expected<void> prepare() override { return {}; }
+  // Asks something, so that a wrong address, password or database shows before the first request.
+  Expected<void> prepare() override;
   Expected<std::size_t> count_present(std::span<const RecordName> chain) override;
   Expected<ReadOutcome> read(const RecordName& name, std::span<std::byte> record) override {
     return read_from(loads_, name, record);

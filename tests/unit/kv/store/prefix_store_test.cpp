@@ -509,6 +509,31 @@ TEST_F(PrefixStoreTest, StopsAfterFailuresAndGoesOnWhenItWorksAgain) {
   EXPECT_FALSE(store_->stats().loads_stopped);
 }
 
+TEST_F(PrefixStoreTest, AMediumThatCannotBeReachedIsSaidBeforeAnythingIsAsked) {
+  std::vector<std::string> lines;
+  std::mutex lines_mutex;
+  options_.breaker.first_pause = std::chrono::hours(1);
+  options_.breaker.longest_pause = std::chrono::hours(1);
+  options_.log = [&](std::string_view line) {
+    const std::lock_guard lock(lines_mutex);
+    lines.emplace_back(line);
+  };
+  start(std::make_shared<MemoryRecords>([](std::string_view call) -> std::optional<Status> {
+    if (call == "prepare") {
+      return Status(StatusCode::kUnavailable, "it refuses the database 999");
+    }
+    return std::nullopt;
+  }));
+  wait_until([&] {
+    const std::lock_guard lock(lines_mutex);
+    return !lines.empty();
+  });
+  EXPECT_TRUE(store_->stats().stores_stopped);
+  store_.reset();  // before the lines
+  EXPECT_THAT(lines, testing::ElementsAre(testing::HasSubstr(
+                         "stores stop for a while: it refuses the database 999")));
+}
+
 TEST_F(PrefixStoreTest, AFullMediumStopsStoresAtOnceAndNotLoads) {
   options_.breaker.first_pause = std::chrono::hours(1);
   options_.breaker.longest_pause = std::chrono::hours(1);
