@@ -162,6 +162,7 @@ Expected<StoreOptions> check_store_flags(TierFlags& flags) {
   }
   options.disk_directory = flags.disk_path;
   options.disk_bytes = *prefixes > 0 ? *prefixes : *all;
+  options.disk_bytes_flag = *prefixes > 0 ? "--kv-disk-prefix-bytes" : "--kv-disk-bytes";
   const std::int64_t rest = *all - options.disk_bytes;
   flags.disk_bytes = rest > 0 ? fmt::format("{}", rest) : std::string();
   flags.disk_path = rest > 0 ? flags.disk_path : std::string();

@@ -150,6 +150,7 @@ void PrefixRestorer::take_results() {
       if (read != turn_->reads.end()) {
         read->has_result = true;
         read->buffer = std::move(result.buffer);
+        read->is_missing = result.is_missing;
         continue;
       }
     }
@@ -207,7 +208,7 @@ void PrefixRestorer::submit_reads() {
       }
       return;
     }
-    turn_->reads.push_back({*ticket, false, std::nullopt});
+    turn_->reads.push_back({*ticket, false, std::nullopt, false});
     ++turn_->next;
   }
 }
@@ -246,7 +247,22 @@ bool PrefixRestorer::take_blocks(std::int64_t spare_slots, std::size_t max_block
   return taken > 0;
 }
 
+void PrefixRestorer::doubt_rest() {
+  const std::vector<RecordKey>& keys = held_.at(turn_->request).keys;
+  std::vector<RecordName> names;
+  for (std::size_t i = turn_->done; i < keys.size(); ++i) {
+    const std::size_t ahead = i - turn_->done;
+    if (ahead >= turn_->reads.size() || !turn_->reads[ahead].buffer) {
+      names.push_back(keys[i].name);
+    }
+  }
+  store_.doubt(names);
+}
+
 void PrefixRestorer::end_turn() {
+  if (std::ranges::any_of(turn_->reads, &Turn::Read::is_missing)) {
+    doubt_rest();
+  }
   for (const Turn::Read& read : turn_->reads) {
     store_.cancel(read.ticket);
   }

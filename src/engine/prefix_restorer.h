@@ -7,6 +7,10 @@
 // blocks are findable there; everybody else goes on. Then it starts as any other, and its normal
 // lookup finds them. Nothing here fails: what is not restored is computed.
 //
+// A record that is not there any more, or bad, ends its restore. The rest of the prompt is
+// computed, and may be as bad: the store is told to doubt it, so that what is bad is stored again
+// now, and not found one by one.
+//
 // One prompt is restored at a time, so that equal ones are read once; reads are as far ahead as the
 // store's staging allows. It takes slots that nobody runs short of: none that the next step may
 // need, and it stops as soon as they get few.
@@ -86,6 +90,7 @@ class PrefixRestorer {
       PrefixStore::Ticket ticket = 0;
       bool has_result = false;
       std::optional<PrefixStore::Buffer> buffer;
+      bool is_missing = false;
     };
     std::deque<Read> reads;  // of blocks [done, next)
   };
@@ -96,6 +101,8 @@ class PrefixRestorer {
   // True: something was done.
   bool take_blocks(std::int64_t spare_slots, std::size_t max_blocks);
   void end_turn();
+  // What has not been read, or is not whole, of the prompt whose turn it is.
+  void doubt_rest();
   void let_go(RequestId request);
   void close_last();
 

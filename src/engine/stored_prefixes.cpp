@@ -1,8 +1,11 @@
 #include "engine/stored_prefixes.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "engine/block_payload.h"
+#include "kv/kv_types.h"
 #include "kv/store/disk_records.h"
 #include "kv/store/redis_records.h"
 
@@ -27,6 +30,14 @@ Expected<std::unique_ptr<PrefixStore>> make_prefix_store(
     return std::make_unique<PrefixStore>(
         store, std::make_shared<RedisRecords>(RedisRecordsOptions{
                    .address = *options.remote, .tls = options.remote_tls, .shape = store.shape}));
+  }
+  const std::int64_t least = DiskRecords::least_cap_bytes(store.shape);
+  if (options.disk_bytes < least) {
+    return fail(StatusCode::kInvalidArgument,
+                fmt::format("{} is {}, allowed are {} bytes and more: {} tokens of this model take "
+                            "{} bytes",
+                            options.disk_bytes_flag, options.disk_bytes, least, kBlockSize,
+                            store.shape.record_bytes()));
   }
   auto disk = DiskRecords::open({.directory = options.disk_directory,
                                  .cap_bytes = options.disk_bytes,

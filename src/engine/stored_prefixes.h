@@ -22,6 +22,7 @@ namespace karez {
 struct StoreOptions {
   std::string disk_directory;  // empty: no folder
   std::int64_t disk_bytes = 0;
+  std::string_view disk_bytes_flag = "--kv-disk-bytes";  // that says it
   std::optional<RedisAddress> remote;
   TlsFiles remote_tls;            // with remote->use_tls
   double load_limit_seconds = 5;  // that a request waits for stored blocks at most

@@ -78,6 +78,34 @@ class Persistence(unittest.TestCase):
         with self.server("-ctk", "q8_0", "-ctv", "q8_0") as server:
             self.assertEqual(ask(server, prompt(1, 200))[1], 0)
 
+    def test_all_damaged_files_of_a_prompt_are_whole_after_it_was_asked_once(self):
+        with self.server() as server:
+            wanted = ask(server, prompt(4, 200))[0]
+            wait_for_metric(server, "karez_kv_store_stored_blocks_total", 12)
+            server.terminate()
+            server.wait(20)
+        files = sorted(os.path.join(at, name) for at, _, names in os.walk(self.folder.name)
+                       for name in names if name.endswith(".kv"))
+        self.assertEqual(len(files), 12)
+        damaged, whole = files[::2], files[1::2]
+        for path in damaged:
+            with open(path, "r+b") as file:
+                file.seek(1000)
+                byte = file.read(1)[0]
+                file.seek(1000)
+                file.write(bytes([byte ^ 1]))
+        inodes = [os.stat(path).st_ino for path in whole]
+        with self.server() as server:
+            text, cached = ask(server, prompt(4, 200))
+            self.assertEqual(text, wanted)
+            self.assertLess(cached, 192)
+            server.terminate()
+            server.wait(20)
+        self.assertEqual([os.stat(path).st_ino for path in whole], inodes)  # these were not written
+        with self.server() as server:
+            self.assertEqual(ask(server, prompt(4, 200)), (wanted, 192))
+            self.assertEqual(server.metrics()["karez_kv_store_bad_records_total"], 0)
+
     def certificate(self, name):
         """(certificate, key): files; its own CA, for this machine."""
         files = [os.path.join(self.folder.name, f"{name}.{kind}") for kind in ("pem", "key")]

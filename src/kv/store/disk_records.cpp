@@ -71,13 +71,16 @@ class DiskRecords::File {
   int descriptor_;
 };
 
+std::int64_t DiskRecords::least_cap_bytes(const RecordShape& shape) {
+  return kLeastRecords * counted_bytes(static_cast<std::int64_t>(shape.record_bytes()));
+}
+
 Expected<std::shared_ptr<DiskRecords>> DiskRecords::open(DiskRecordsOptions options) {
-  const auto record_bytes = counted_bytes(static_cast<std::int64_t>(options.shape.record_bytes()));
-  if (options.cap_bytes < kLeastRecords * record_bytes) {
+  const std::int64_t least = least_cap_bytes(options.shape);
+  if (options.cap_bytes < least) {
     return fail(StatusCode::kInvalidArgument,
-                fmt::format("{} bytes for prefix blocks, of which one takes {}; allowed are {} and "
-                            "more",
-                            options.cap_bytes, record_bytes, kLeastRecords * record_bytes));
+                fmt::format("{}: {} bytes for prefix blocks, allowed are {} and more: {} blocks",
+                            options.directory, options.cap_bytes, least, kLeastRecords));
   }
   const char* path = options.directory.c_str();
   mkdir(path, kOwnerFolder);  // mostly there already
@@ -340,7 +343,8 @@ WriteReport DiskRecords::write(std::span<const RecordWrite> records) {
   for (std::size_t i = 0; i < records.size() && error == 0;) {
     std::string path = path_of(records[i].use.name);
     const std::string folder = folder_of(path);
-    if (index_.contains(path) && faccessat(folder_, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (!records[i].replaces && index_.contains(path) &&
+        faccessat(folder_, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
       report.stored.push_back(records[i++].use.name);
       continue;
     }

@@ -47,14 +47,19 @@ struct DiskRecordsOptions {
 
 class DiskRecords final : public RecordBackend {
  public:
+  // Of 16 records.
+  static std::int64_t least_cap_bytes(const RecordShape& shape);
   // Makes the folder if only its last part is missing.
-  // Fails: kInvalidArgument (cap below 16 records, not a folder), kNotFound, kIoError, naming it.
+  // Fails: kInvalidArgument (cap below the least, not a folder), kNotFound, kIoError, naming it.
   static Expected<std::shared_ptr<DiskRecords>> open(DiskRecordsOptions options);
   ~DiskRecords() override;
 
   Expected<void> prepare() override;
   Expected<std::size_t> count_present(std::span<const RecordName> chain) override;
   Expected<ReadOutcome> read(const RecordName& name, std::span<std::byte> record) override;
+  Expected<ReadOutcome> reread(const RecordName& name, std::span<std::byte> record) override {
+    return read(name, record);
+  }
   WriteReport write(std::span<const RecordWrite> records) override;
   void remove(const RecordName& name) override;
   void touch(std::span<const RecordUse> uses) override;

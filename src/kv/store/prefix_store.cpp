@@ -33,6 +33,7 @@ struct PrefixStore::Load {
   std::optional<RecordKey> key;   // of read()
   std::size_t num_present = 0;
   std::optional<Buffer> buffer;
+  bool is_missing = false;
 };
 
 // What lanes and owner share, and what a lane that was left behind still has.
@@ -52,6 +53,7 @@ struct PrefixStore::Shared {
     RecordKey key;
     std::int64_t use_time_ns;
     Buffer buffer;
+    bool is_doubted;
   };
 
   const RecordShape shape;
@@ -79,6 +81,7 @@ struct PrefixStore::Shared {
   std::optional<Clock::TimePoint> load_since;   // of the find or read at hand
   std::optional<Clock::TimePoint> batch_since;  // of the writes or touches at hand
   std::vector<RecordName> gone;                 // for the owner: not there, or not any more
+  std::vector<RecordName> still_doubted;        // for the owner: of those in doubt, not replaced
 
   void say(const std::string& line) {
     const std::lock_guard lock(log_mutex);
@@ -147,6 +150,12 @@ struct PrefixStore::Shared {
 
   void run(const std::shared_ptr<Load>& load);
   std::optional<Status> do_read(Load& load);
+  // Of what is there under the key.
+  RecordProblem problem_of(const RecordKey& key, ReadOutcome outcome, const Buffer& record) const {
+    return outcome == ReadOutcome::kRead ? check_record(shape, key, record.record())
+                                         : RecordProblem::kLength;
+  }
+  void note_bad(const RecordKey& key, RecordProblem problem, std::string_view what_happens);
   // True: none runs, so one must be submitted. With the lock.
   bool needs_store_job() { return !std::exchange(has_store_job, true); }
 
@@ -161,6 +170,8 @@ struct PrefixStore::Shared {
     return hung;
   }
   WriteReport write_batch(std::deque<Write>& batch);
+  enum class Check { kWhole, kNotWhole, kFailed };
+  Check check_again(const RecordKey& key);
 };
 
 void PrefixStore::Shared::run(const std::shared_ptr<Load>& load) {
@@ -203,24 +214,30 @@ std::optional<Status> PrefixStore::Shared::do_read(Load& load) {
   if (!outcome) {
     return outcome.error();
   }
-  RecordProblem problem = RecordProblem::kLength;
-  if (*outcome == ReadOutcome::kRead) {
-    problem = check_record(shape, key, buffer.record());
-  }
-  const bool is_bad = *outcome != ReadOutcome::kAbsent && problem != RecordProblem::kNone;
-  if (is_bad) {
-    backend->remove(key.name);
-    say(fmt::format("{}: record {} is not used and removed: its {} is wrong", backend->describe(),
-                    key.name.hex(), to_string(problem)));
-  }
+  const RecordProblem problem = problem_of(key, *outcome, buffer);
   if (problem == RecordProblem::kNone) {
     load.buffer = std::move(buffer);
-  } else {
-    const std::lock_guard lock(mutex);
-    counters.bad_records += is_bad ? 1 : 0;
-    gone.push_back(key.name);
+    return std::nullopt;
   }
+  if (*outcome != ReadOutcome::kAbsent) {
+    if (load.is_cancelled) {
+      return std::nullopt;  // a whole one may have taken its place since it was read
+    }
+    backend->remove(key.name);
+    note_bad(key, problem, "removed");
+  }
+  load.is_missing = true;
+  const std::lock_guard lock(mutex);
+  gone.push_back(key.name);
   return std::nullopt;
+}
+
+void PrefixStore::Shared::note_bad(const RecordKey& key, RecordProblem problem,
+                                   std::string_view what_happens) {
+  say(fmt::format("{}: record {} is not used and {}: its {} is wrong", backend->describe(),
+                  key.name.hex(), what_happens, to_string(problem)));
+  const std::lock_guard lock(mutex);
+  ++counters.bad_records;
 }
 
 // All that wait. Writes and touches take turns: neither keeps the other waiting for ever.
@@ -284,6 +301,9 @@ void PrefixStore::Shared::run_batch(std::deque<Write>& batch) {
       } else {
         ++counters.dropped_blocks;
         gone.push_back(write.key.name);
+        if (write.is_doubted) {
+          still_doubted.push_back(write.key.name);
+        }
       }
     }
     gone.insert(gone.end(), report.removed.begin(), report.removed.end());
@@ -310,11 +330,47 @@ WriteReport PrefixStore::Shared::write_batch(std::deque<Write>& batch) {
     }
   }
   std::vector<RecordWrite> records;
+  std::vector<RecordUse> whole;
+  bool can_check = true;
   for (Write& write : batch) {
+    const RecordUse use{write.key.name, write.use_time_ns};
+    if (write.is_doubted && can_check) {
+      const Check check = check_again(write.key);
+      if (check == Check::kWhole) {
+        whole.push_back(use);
+        continue;
+      }
+      // What cannot be read is replaced as well, and the rest rather than to wait for each failure.
+      can_check = check != Check::kFailed;
+    }
     seal_record(shape, write.key, write.buffer.record());
-    records.push_back({{write.key.name, write.use_time_ns}, write.buffer.record()});
+    records.push_back({use, write.buffer.record(), write.is_doubted});
   }
-  return backend->write(records);
+  WriteReport report = backend->write(records);
+  if (!whole.empty()) {
+    backend->touch(whole);
+  }
+  for (const RecordUse& use : whole) {
+    report.stored.push_back(use.name);
+  }
+  return report;
+}
+
+PrefixStore::Shared::Check PrefixStore::Shared::check_again(const RecordKey& key) {
+  Buffer there(shape.record_bytes());
+  const auto outcome = backend->reread(key.name, there.record());
+  if (!outcome) {
+    return Check::kFailed;
+  }
+  if (*outcome == ReadOutcome::kAbsent) {
+    return Check::kNotWhole;
+  }
+  const RecordProblem problem = problem_of(key, *outcome, there);
+  if (problem == RecordProblem::kNone) {
+    return Check::kWhole;
+  }
+  note_bad(key, problem, "replaced");
+  return Check::kNotWhole;
 }
 
 PrefixStore::PrefixStore(const PrefixStoreOptions& options, std::shared_ptr<RecordBackend> backend,
@@ -387,14 +443,17 @@ void PrefixStore::cancel(Ticket ticket) {
 void PrefixStore::poll(std::vector<Result>& results) {
   std::vector<std::shared_ptr<Load>> done;
   std::vector<RecordName> gone;
+  std::vector<RecordName> still_doubted;
   {
     const std::lock_guard lock(shared_->mutex);
     done.swap(shared_->results);
     gone.swap(shared_->gone);
+    still_doubted.swap(shared_->still_doubted);
   }
   for (const RecordName& name : gone) {
     known_.erase(name);
   }
+  doubt(still_doubted);
   for (const std::shared_ptr<Load>& load : done) {
     const auto found = loads_.find(load->ticket);
     if (found == loads_.end()) {
@@ -403,9 +462,14 @@ void PrefixStore::poll(std::vector<Result>& results) {
     loads_.erase(found);
     num_reads_ -= load->key ? 1U : 0U;
     for (std::size_t i = 0; i < load->num_present; ++i) {
-      know(load->chain[i]);
+      if (!doubted_.contains(load->chain[i])) {
+        know(load->chain[i]);
+      }
     }
-    results.push_back({load->ticket, load->num_present, std::move(load->buffer)});
+    if (load->buffer && doubted_.erase(load->key->name) > 0) {
+      know(load->key->name);
+    }
+    results.push_back({load->ticket, load->num_present, std::move(load->buffer), load->is_missing});
   }
   if (shared_->note_hang(&Shared::loads, &Shared::loads_hang, "loads")) {
     {
@@ -414,7 +478,7 @@ void PrefixStore::poll(std::vector<Result>& results) {
     }
     for (const auto& [ticket, load] : std::exchange(loads_, {})) {
       load->is_cancelled = true;
-      results.push_back({ticket, 0, std::nullopt});
+      results.push_back({ticket, 0, std::nullopt, false});
     }
     num_reads_ = 0;
   }
@@ -433,6 +497,16 @@ void PrefixStore::know(const RecordName& name) {
   known_.insert(name);
 }
 
+void PrefixStore::doubt(std::span<const RecordName> names) {
+  for (const RecordName& name : names) {
+    known_.erase(name);
+    if (doubted_.size() >= kMaxKnown) {
+      doubted_.clear();
+    }
+    doubted_.insert(name);
+  }
+}
+
 std::optional<PrefixStore::Buffer> PrefixStore::room_to_write() {
   {
     const std::lock_guard lock(shared_->mutex);
@@ -448,11 +522,12 @@ std::optional<PrefixStore::Buffer> PrefixStore::room_to_write() {
 
 void PrefixStore::write(const RecordKey& key, std::int64_t use_time_ns, Buffer buffer) {
   KAREZ_CHECK(buffer.record().size() == options_.shape.record_bytes(), "from room_to_write()");
+  const bool is_doubted = doubted_.erase(key.name) > 0;
   know(key.name);
   bool needs_job = false;
   {
     const std::lock_guard lock(shared_->mutex);
-    shared_->writes.push_back({key, use_time_ns, std::move(buffer)});
+    shared_->writes.push_back({key, use_time_ns, std::move(buffer), is_doubted});
     ++shared_->num_writes;
     needs_job = shared_->needs_store_job();
   }

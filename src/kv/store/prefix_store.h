@@ -9,9 +9,11 @@
 // cannot be stored at once is not stored. At the end what still hangs is left behind.
 //
 // Nothing that comes back is believed: check_record(). A bad record is a miss and is removed.
+// Others that are in doubt are read before they are written again, and stay if they are whole.
 //
-// Memory: staging for loads and for stores apart, each bounded; 32 bytes and a hash table's rest
-// for each record that is known to be there, and for each touch that waits.
+// Memory: staging for loads and for stores apart, each bounded, and one record; 32 bytes and a hash
+// table's rest for each record that is known to be there or in doubt, and for each touch that
+// waits.
 // Thread: one owner thread; stats(), set_wake() from any. log is called from the lanes.
 // Owns: lanes, staging, and a share of the backend.
 #pragma once
@@ -48,7 +50,7 @@ struct PrefixStoreOptions {
 };
 
 struct PrefixStoreStats {
-  std::int64_t stored_blocks = 0;  // written, or found to be there
+  std::int64_t stored_blocks = 0;  // written, or found to be there already
   std::int64_t stored_bytes = 0;
   std::int64_t dropped_blocks = 0;  // not stored: no room in the queue, or stores have stopped
   std::int64_t bad_records = 0;
@@ -82,6 +84,7 @@ class PrefixStore {
     Ticket ticket = 0;
     std::size_t num_present = 0;   // of find()
     std::optional<Buffer> buffer;  // of read(): the record; none: there is none, or it came late
+    bool is_missing = false;       // of read(): for sure there is none, or it was bad
   };
 
   // The clock outlives the process.
@@ -114,6 +117,9 @@ class PrefixStore {
 
   // Whether the record is there, or on its way, as far as is known.
   bool is_known(const RecordName& name) const { return known_.contains(name); }
+  // What is there under these names may be bad: they are not known any more, and what write() finds
+  // there is checked, and stays only if it is whole.
+  void doubt(std::span<const RecordName> names);
   // Room for one more record to be written. None: not now.
   [[nodiscard]] std::optional<Buffer> room_to_write();
   void write(const RecordKey& key, std::int64_t use_time_ns, Buffer buffer);
@@ -137,6 +143,7 @@ class PrefixStore {
   std::shared_ptr<Shared> shared_;
   std::unordered_map<Ticket, std::shared_ptr<Load>> loads_;
   std::unordered_set<RecordName> known_;
+  std::unordered_set<RecordName> doubted_;  // none of them is known
   Ticket last_ticket_ = 0;
   std::size_t num_reads_ = 0;
   WorkLane load_lane_;

@@ -3,8 +3,8 @@
 //
 // A backend moves whole records and looks at none of their bytes. It may lose any of them at any
 // time; it never returns one under another name on purpose, and nobody relies on that.
-// Thread: reads (count_present, read, remove) from one thread, writes (prepare, write, touch) from
-// another, at the same time; usage() from any.
+// Thread: reads (count_present, read, remove) from one thread, writes (prepare, reread, write,
+// touch) from another, at the same time; usage() from any.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,7 @@ struct RecordUse {
 struct RecordWrite {
   RecordUse use;
   std::span<const std::byte> record;
+  bool replaces = false;  // also one that is there already, else that stays
 };
 
 struct WriteReport {
@@ -54,12 +55,14 @@ class RecordBackend {
   RecordBackend(const RecordBackend&) = delete;
   RecordBackend& operator=(const RecordBackend&) = delete;
 
-  // Before the first write, and again after a failure.
+  // At the start, and again after a failure before the next write.
   virtual Expected<void> prepare() = 0;
   // How many of the chain's first records are there, without a gap. A hint.
   virtual Expected<std::size_t> count_present(std::span<const RecordName> chain) = 0;
   // Fills all of `record`, or says why not.
   virtual Expected<ReadOutcome> read(const RecordName& name, std::span<std::byte> record) = 0;
+  // As read(), for one that is about to be written.
+  virtual Expected<ReadOutcome> reread(const RecordName& name, std::span<std::byte> record) = 0;
   virtual WriteReport write(std::span<const RecordWrite> records) = 0;
   // Of a record that was found to be bad.
   virtual void remove(const RecordName& name) = 0;

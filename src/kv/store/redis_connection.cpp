@@ -135,7 +135,10 @@ Expected<void> RedisConnection::connect() {
       continue;
     }
     if (commands[i].front() != "AUTH") {
-      return broken(problem->message());
+      const bool is_about_user = problem->code() == StatusCode::kUnavailable;  // NOAUTH, NOPERM
+      return broken(is_about_user ? problem->message()
+                                  : fmt::format("it refuses the database {}: {}", database,
+                                                problem->message()));
     }
     // The first word says why, and what follows may be what was sent.
     const std::string word = repeats_password((*replies)[i].text)

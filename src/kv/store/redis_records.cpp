@@ -41,6 +41,14 @@ std::string RedisRecords::key_of(const RecordName& name) const {
   return fmt::format("karez:1:{}:{}", to_hex(std::span(shape_.identity).first(8)), name.hex());
 }
 
+Expected<void> RedisRecords::prepare() {
+  const std::string key = key_of({});  // of ours: a user may be allowed no other
+  if (auto reply = stores_.ask_one({"EXISTS", key}); !reply) {
+    return fail(std::move(reply.error()));
+  }
+  return {};
+}
+
 Expected<std::size_t> RedisRecords::count_present(std::span<const RecordName> chain) {
   // Most chains are there as a whole or not at all.
   constexpr std::size_t kAtOnce = 64;
@@ -70,11 +78,12 @@ Expected<std::size_t> RedisRecords::count_present(std::span<const RecordName> ch
   return chain.size();
 }
 
-Expected<ReadOutcome> RedisRecords::read(const RecordName& name, std::span<std::byte> record) {
+Expected<ReadOutcome> RedisRecords::read_from(RedisConnection& connection, const RecordName& name,
+                                              std::span<std::byte> record) const {
   const std::string key = key_of(name);
   // One byte more than a record has, so that a longer one is noticed and not loaded.
   const std::string last = std::to_string(record.size());
-  auto reply = loads_.ask_one({"GETRANGE", key, "0", last});
+  auto reply = connection.ask_one({"GETRANGE", key, "0", last});
   if (!reply) {
     return fail(std::move(reply.error()));
   }
@@ -92,12 +101,17 @@ WriteReport RedisRecords::write(std::span<const RecordWrite> records) {
   WriteReport report;
   for (const RecordWrite& write : records) {
     const std::string key = key_of(write.use.name);
-    auto there = stores_.ask_one({"EXISTS", key});
-    if (there && there->is_integer(1)) {
-      report.stored.push_back(write.use.name);
-      continue;
+    Expected<RedisReply> reply;
+    if (!write.replaces) {
+      reply = stores_.ask_one({"EXISTS", key});
+      if (reply && reply->is_integer(1)) {
+        report.stored.push_back(write.use.name);
+        continue;
+      }
     }
-    auto reply = there ? stores_.ask_one({"SET", key, text_of(write.record)}) : std::move(there);
+    if (reply) {
+      reply = stores_.ask_one({"SET", key, text_of(write.record)});
+    }
     if (!reply) {
       report.problem = std::move(reply.error());
       break;

@@ -32,9 +32,15 @@ class RedisRecords final : public RecordBackend {
   // Does not connect yet.
   explicit RedisRecords(const RedisRecordsOptions& options);
 
-  Expected<void> prepare() override { return {}; }
+  // Asks something, so that a wrong address, password or database shows before the first request.
+  Expected<void> prepare() override;
   Expected<std::size_t> count_present(std::span<const RecordName> chain) override;
-  Expected<ReadOutcome> read(const RecordName& name, std::span<std::byte> record) override;
+  Expected<ReadOutcome> read(const RecordName& name, std::span<std::byte> record) override {
+    return read_from(loads_, name, record);
+  }
+  Expected<ReadOutcome> reread(const RecordName& name, std::span<std::byte> record) override {
+    return read_from(stores_, name, record);
+  }
   WriteReport write(std::span<const RecordWrite> records) override;
   void remove(const RecordName& name) override;
   // The server counts uses itself.
@@ -45,6 +51,9 @@ class RedisRecords final : public RecordBackend {
   std::string key_of(const RecordName& name) const;
 
  private:
+  Expected<ReadOutcome> read_from(RedisConnection& connection, const RecordName& name,
+                                  std::span<std::byte> record) const;
+
   const RedisAddress address_;
   const RecordShape shape_;
   RedisConnection loads_;

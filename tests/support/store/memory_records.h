@@ -38,16 +38,13 @@ class MemoryRecords final : public RecordBackend {
     if (auto failed = problem("read"); !failed) {
       return fail(failed.error());
     }
-    const std::lock_guard lock(mutex_);
-    const auto found = records_.find(name);
-    if (found == records_.end()) {
-      return ReadOutcome::kAbsent;
+    return copy_out(name, record);
+  }
+  Expected<ReadOutcome> reread(const RecordName& name, std::span<std::byte> record) override {
+    if (auto failed = problem("reread"); !failed) {
+      return fail(failed.error());
     }
-    if (found->second.size() != record.size()) {
-      return ReadOutcome::kWrongLength;
-    }
-    std::ranges::copy(found->second, record.begin());
-    return ReadOutcome::kRead;
+    return copy_out(name, record);
   }
   WriteReport write(std::span<const RecordWrite> records) override {
     WriteReport report;
@@ -57,7 +54,10 @@ class MemoryRecords final : public RecordBackend {
         break;
       }
       const std::lock_guard lock(mutex_);
-      records_[write.use.name].assign(write.record.begin(), write.record.end());
+      if (write.replaces || !records_.contains(write.use.name)) {
+        records_[write.use.name].assign(write.record.begin(), write.record.end());
+        ++num_written_;
+      }
       report.stored.push_back(write.use.name);
     }
     return report;
@@ -85,6 +85,21 @@ class MemoryRecords final : public RecordBackend {
     const std::lock_guard lock(mutex_);
     return num_touched_;
   }
+  // Those that were there already are not counted.
+  std::size_t num_written() const {
+    const std::lock_guard lock(mutex_);
+    return num_written_;
+  }
+  // False: it is not there.
+  bool flip_a_bit(const RecordName& name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(name);
+    if (found == records_.end()) {
+      return false;
+    }
+    found->second.back() ^= std::byte{1};
+    return true;
+  }
   // Calls change(bytes) for every record.
   void change_all(const std::function<void(std::vector<std::byte>&)>& change) {
     const std::lock_guard lock(mutex_);
@@ -94,6 +109,18 @@ class MemoryRecords final : public RecordBackend {
   }
 
  private:
+  ReadOutcome copy_out(const RecordName& name, std::span<std::byte> record) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(name);
+    if (found == records_.end()) {
+      return ReadOutcome::kAbsent;
+    }
+    if (found->second.size() != record.size()) {
+      return ReadOutcome::kWrongLength;
+    }
+    std::ranges::copy(found->second, record.begin());
+    return ReadOutcome::kRead;
+  }
   Expected<void> problem(std::string_view call) const {
     if (hook_) {
       if (auto status = hook_(call)) {
@@ -107,6 +134,7 @@ class MemoryRecords final : public RecordBackend {
   mutable std::mutex mutex_;
   std::map<RecordName, std::vector<std::byte>> records_;
   std::size_t num_touched_ = 0;
+  std::size_t num_written_ = 0;
 };
 
 }  // namespace karez::test

@@ -314,6 +314,30 @@ TEST_F(EngineStore, BadAndMissingRecordsAreComputed) {
   EXPECT_EQ(seen.at(0).last.cached_tokens, all_but_the_last_block(requests[0]));
 }
 
+TEST_F(EngineStore, AllBadRecordsOfAPromptAreStoredAgainWhenItIsComputed) {
+  const Request prompt = request(200, 1);
+  const auto wanted = run_without_store({prompt});
+  fill_store({prompt});
+  const auto keys = record_keys(identity_digest("fake"), prompt.cache_salt, prompt.prompt, 12);
+  for (const std::size_t bad : {3, 5, 6, 11}) {
+    ASSERT_TRUE(records_->flip_a_bit(keys[bad].name)) << bad;
+  }
+  records_->remove(keys[9].name);
+  const std::size_t num_written = records_->num_written();
+  start(kManySlots);
+  const auto seen = run({prompt});
+  expect_same(seen, wanted);
+  EXPECT_EQ(seen.at(0).last.cached_tokens, 3 * kBlockSize);
+  engine_.reset();  // once it has stored what it will
+  EXPECT_EQ(records_->num_written(), num_written + 5);
+  start(kManySlots);
+  const auto healed = run({prompt});
+  expect_same(healed, wanted);
+  EXPECT_EQ(healed.at(0).last.cached_tokens, all_but_the_last_block(prompt));
+  EXPECT_EQ(engine_->stats().restores.restored_blocks, 12);
+  EXPECT_EQ(engine_->stats().store.bad_records, 0);
+}
+
 TEST_F(EngineStore, FailuresOfEveryKindOfCallChangeNoAnswer) {
   const auto requests = twelve_requests();
   const auto wanted = run_without_store(requests);

@@ -1,4 +1,5 @@
-// What a restore keeps in memory while it waits for its turn to copy.
+// What a restore keeps in memory while it waits for its turn to copy, and what it makes of records
+// that are bad.
 #include "engine/prefix_restorer.h"
 
 #include <gtest/gtest.h>
@@ -9,9 +10,11 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "engine/block_payload.h"
 #include "support/paged_fake_runner.h"
@@ -49,28 +52,36 @@ class PrefixRestorerStaging : public testing::Test {
     const auto record_bytes = static_cast<std::int64_t>(options.shape.record_bytes());
     options.load_staging_bytes = kStagedRecords * record_bytes;
     options.store_staging_bytes = kBlocks * record_bytes;
-    store_ = std::make_unique<PrefixStore>(
-        options, std::make_shared<MemoryRecords>([this](std::string_view call) {
-          num_reads_ += call == "read" ? 1 : 0;
-          return std::optional<Status>();
-        }));
+    records_ = std::make_shared<MemoryRecords>([this](std::string_view call) {
+      num_reads_ += call == "read" ? 1 : 0;
+      return std::optional<Status>();
+    });
+    store_ = std::make_unique<PrefixStore>(options, records_);
     for (int i = 0; i <= kBlocks * kBlockSize; ++i) {
       request_.prompt.push_back(i % 37);
     }
     request_.id = 1;
-    for (const RecordKey& key :
-         record_keys(options.shape.identity, request_.cache_salt, request_.prompt, kBlocks)) {
+    keys_ = record_keys(options.shape.identity, request_.cache_salt, request_.prompt, kBlocks);
+    for (const RecordKey& key : keys_) {
       PrefixStore::Buffer buffer = store_->room_to_write().value();
       std::ranges::fill(buffer.payload(), std::byte{0});
       store_->write(key, /*use_time_ns=*/0, std::move(buffer));
     }
   }
 
+  // Of the blocks from `first` on.
+  std::int64_t num_known(std::size_t first) const {
+    return std::ranges::count_if(std::span(keys_).subspan(first),
+                                 [&](const RecordKey& key) { return store_->is_known(key.name); });
+  }
+
   std::unique_ptr<KVCacheManager> kv_;
   std::unique_ptr<PrefixCache> cache_;
   std::atomic<std::int64_t> num_reads_ = 0;
+  std::shared_ptr<MemoryRecords> records_;
   std::unique_ptr<PrefixStore> store_;
   Request request_;
+  std::vector<RecordKey> keys_;
 };
 
 TEST_F(PrefixRestorerStaging, HoldsNoMoreRecordsThanStagingHas) {
@@ -95,6 +106,39 @@ TEST_F(PrefixRestorerStaging, HoldsNoMoreRecordsThanStagingHas) {
   EXPECT_EQ(restorer.stats().restored_blocks, kBlocks);
   EXPECT_GT(num_calls, kBlocks / 20);
   EXPECT_EQ(restorer.take_ready().size(), 1U);
+}
+
+TEST_F(PrefixRestorerStaging, WhatIsBehindABadRecordIsDoubtedUnlessItHasBeenReadWhole) {
+  constexpr std::size_t kBad = 50;
+  ASSERT_TRUE(eventually([&] { return store_->stats().stored_blocks == kBlocks; }));
+  ASSERT_TRUE(records_->flip_a_bit(keys_[kBad].name));
+  PrefixRestorer restorer(*kv_, *cache_, *store_, nullptr, /*limit_seconds=*/1e9,
+                          [] { return 0.0; });
+  ASSERT_TRUE(restorer.hold(request_, request_.prompt.size()));
+  ASSERT_TRUE(eventually([&] {
+    restorer.advance(/*spare_slots=*/0, /*is_idle=*/true);
+    return restorer.num_held() == 0;
+  }));
+  EXPECT_EQ(restorer.stats().restored_blocks, static_cast<std::int64_t>(kBad));
+  EXPECT_EQ(num_known(0) - num_known(kBad), static_cast<std::int64_t>(kBad));
+  EXPECT_FALSE(store_->is_known(keys_[kBad].name));
+  // Read ahead are those that staging has room for.
+  EXPECT_LT(num_known(kBad), kStagedRecords);
+  EXPECT_EQ(num_known(kBad + kStagedRecords), 0);
+}
+
+TEST_F(PrefixRestorerStaging, NothingIsDoubtedWhereARestoreEndsForWantOfSlots) {
+  ASSERT_TRUE(eventually([&] { return store_->stats().stored_blocks == kBlocks; }));
+  PrefixRestorer restorer(*kv_, *cache_, *store_, nullptr, /*limit_seconds=*/1e9,
+                          [] { return 0.0; });
+  ASSERT_TRUE(restorer.hold(request_, request_.prompt.size()));
+  ASSERT_TRUE(eventually([&] {
+    restorer.advance(/*spare_slots=*/kv_->slots_available() + 1, /*is_idle=*/false);
+    return restorer.num_held() == 0;
+  }));
+  EXPECT_EQ(restorer.stats().hits, 1);
+  EXPECT_EQ(restorer.stats().restored_blocks, 0);
+  EXPECT_EQ(num_known(0), kBlocks);
 }
 
 }  // namespace prefix_restorer_test

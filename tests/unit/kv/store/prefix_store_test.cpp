@@ -142,6 +142,177 @@ TEST_F(PrefixStoreTest, ABadRecordIsAMissAndRemoved) {
   wait_until([&] { return memory->size() == 1; });
 }
 
+TEST_F(PrefixStoreTest, OfThoseInDoubtTheBadOnesAreWrittenAgainAndTheOthersStay) {
+  std::atomic<int> num_rereads = 0;
+  const auto memory =
+      std::make_shared<MemoryRecords>([&](std::string_view call) -> std::optional<Status> {
+        num_rereads += call == "reread" ? 1 : 0;
+        return std::nullopt;
+      });
+  start(memory);
+  const auto keys = prompt_keys(options_.shape, 8);
+  write(keys);
+  wait_until([&] { return store_->stats().stored_blocks == 8; });
+  EXPECT_EQ(num_rereads, 0);
+  ASSERT_TRUE(memory->flip_a_bit(keys[3].name));
+  ASSERT_TRUE(memory->flip_a_bit(keys[6].name));
+  memory->remove(keys[7].name);
+  store_->doubt(std::vector<RecordName>{keys[2].name, keys[3].name, keys[6].name, keys[7].name});
+  EXPECT_EQ(wait_for(store_->find(names(keys))).num_present, 7U);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(store_->is_known(keys[i].name), i < 2 || i == 4 || i == 5) << i;  // not by a find
+  }
+  write({keys[2], keys[3], keys[6], keys[7]});
+  wait_until([&] { return store_->stats().stored_blocks == 12; });
+  EXPECT_EQ(num_rereads, 4);
+  EXPECT_EQ(memory->num_written(), 8U + 3);
+  EXPECT_EQ(memory->num_touched(), 1U);  // it was used, too
+  EXPECT_EQ(store_->stats().bad_records, 2);
+  for (const RecordKey& key : keys) {
+    EXPECT_TRUE(store_->is_known(key.name));
+    EXPECT_TRUE(wait_for(store_->read(key)).buffer);
+  }
+  // Nobody doubts them any more.
+  write(keys);
+  wait_until([&] { return store_->stats().stored_blocks == 20; });
+  EXPECT_EQ(num_rereads, 4);
+}
+
+TEST_F(PrefixStoreTest, ADoubtEndsWithARecordThatIsWholeAndNotWithAWriteThatFails) {
+  std::atomic<bool> fails = false;
+  const auto memory =
+      std::make_shared<MemoryRecords>([&](std::string_view call) -> std::optional<Status> {
+        if (call == "write" && fails) {
+          return Status(StatusCode::kIoError, "broken");
+        }
+        return std::nullopt;
+      });
+  start(memory);
+  const auto keys = prompt_keys(options_.shape, 2);
+  write(keys);
+  wait_until([&] { return store_->stats().stored_blocks == 2; });
+  ASSERT_TRUE(memory->flip_a_bit(keys[1].name));
+  store_->doubt(names(keys));
+  EXPECT_TRUE(wait_for(store_->read(keys[0])).buffer);
+  EXPECT_TRUE(store_->is_known(keys[0].name));
+  fails = true;
+  write({keys[1]});
+  wait_until([&] { return store_->stats().dropped_blocks == 1; });
+  wait_until([&] { return !store_->is_known(keys[1].name); });
+  fails = false;
+  write({keys[1]});
+  wait_until([&] { return store_->stats().stored_blocks == 3; });
+  EXPECT_TRUE(wait_for(store_->read(keys[1])).buffer);
+}
+
+TEST_F(PrefixStoreTest, WhatCannotBeReadAgainIsReplacedAndTheRestOfItsBatchIsNotTried) {
+  const auto gate = std::make_shared<Gate>();
+  std::atomic<bool> fails = false;
+  std::atomic<bool> holds = false;
+  std::atomic<bool> is_held = false;
+  std::atomic<int> num_rereads = 0;
+  const auto memory =
+      std::make_shared<MemoryRecords>([&, gate](std::string_view call) -> std::optional<Status> {
+        if (call == "touch" && holds) {
+          is_held = true;
+          gate->pass();
+        }
+        if (call == "reread") {
+          ++num_rereads;
+          return fails ? std::optional(Status(StatusCode::kIoError, "broken")) : std::nullopt;
+        }
+        return std::nullopt;
+      });
+  start(memory);
+  const auto keys = prompt_keys(options_.shape, 8);
+  write(keys);
+  wait_until([&] { return store_->stats().stored_blocks == 8; });
+  fails = true;
+  holds = true;
+  store_->doubt(names(keys));
+  store_->touch(std::vector<RecordUse>{{keys[0].name, 2}});
+  wait_until([&] { return is_held.load(); });
+  write(keys);  // in one batch
+  gate->open();
+  wait_until([&] { return store_->stats().stored_blocks == 16; });
+  EXPECT_EQ(num_rereads, 1);
+  EXPECT_EQ(memory->num_written(), 16U);
+  EXPECT_FALSE(store_->stats().stores_stopped);
+}
+
+TEST_F(PrefixStoreTest, ACheckThatHangsStopsStoresAndNobodyWaits) {
+  static MovedClock clock;  // lanes that are left behind read it
+  const auto gate = std::make_shared<Gate>();
+  std::atomic<bool> hangs = false;
+  const auto memory =
+      std::make_shared<MemoryRecords>([&, gate](std::string_view call) -> std::optional<Status> {
+        if (call == "reread") {
+          hangs = true;
+          gate->pass();
+        }
+        return std::nullopt;
+      });
+  store_ = std::make_unique<PrefixStore>(options_, memory, clock);
+  const auto keys = prompt_keys(options_.shape, 1);
+  store_->doubt(names(keys));
+  write(keys);
+  wait_until([&] { return hangs.load(); });
+  clock.advance(options_.store_limit + milliseconds(1));
+  EXPECT_FALSE(store_->room_to_write());
+  EXPECT_TRUE(store_->stats().stores_stopped);
+  EXPECT_FALSE(store_->stats().loads_stopped);
+  gate->open();
+  wait_until([&] { return store_->stats().stored_blocks == 1; });
+  wait_until([&] { return !store_->stats().stores_stopped; });
+}
+
+TEST_F(PrefixStoreTest, ARecordThatIsMissingIsToldFromOneThatCannotBeRead) {
+  std::atomic<bool> fails = false;
+  const auto memory =
+      std::make_shared<MemoryRecords>([&](std::string_view call) -> std::optional<Status> {
+        if (call == "read" && fails) {
+          return Status(StatusCode::kIoError, "broken");
+        }
+        return std::nullopt;
+      });
+  start(memory);
+  const auto keys = prompt_keys(options_.shape, 2);
+  write({keys[0]});
+  wait_until([&] { return store_->stats().stored_blocks == 1; });
+  EXPECT_FALSE(wait_for(store_->read(keys[0])).is_missing);
+  EXPECT_TRUE(wait_for(store_->read(keys[1])).is_missing);
+  fails = true;
+  EXPECT_FALSE(wait_for(store_->read(keys[0])).is_missing);
+  fails = false;
+  ASSERT_TRUE(memory->flip_a_bit(keys[0].name));
+  EXPECT_TRUE(wait_for(store_->read(keys[0])).is_missing);
+}
+
+TEST_F(PrefixStoreTest, ABadRecordThatNobodyWaitsForAnyMoreIsNotRemoved) {
+  const auto gate = std::make_shared<Gate>();
+  std::atomic<bool> is_held = false;
+  const auto memory =
+      std::make_shared<MemoryRecords>([&, gate](std::string_view call) -> std::optional<Status> {
+        if (call == "read") {
+          is_held = true;
+          gate->pass();
+        }
+        return std::nullopt;
+      });
+  start(memory);
+  const auto keys = prompt_keys(options_.shape, 1);
+  write(keys);
+  wait_until([&] { return store_->stats().stored_blocks == 1; });
+  ASSERT_TRUE(memory->flip_a_bit(keys[0].name));
+  const auto ticket = store_->read(keys[0]);
+  ASSERT_TRUE(ticket);
+  wait_until([&] { return is_held.load(); });
+  store_->cancel(*ticket);
+  gate->open();
+  wait_for(store_->find(names(keys)));  // behind it
+  EXPECT_EQ(memory->size(), 1U);
+}
+
 TEST_F(PrefixStoreTest, ABitFlippedAnywhereInAFileIsAMissAndTheFileIsRemoved) {
   const TemporaryFolder folder;
   const auto disk = DiskRecords::open({.directory = folder.path(),
@@ -336,6 +507,31 @@ TEST_F(PrefixStoreTest, StopsAfterFailuresAndGoesOnWhenItWorksAgain) {
   wait_until([&] { return (trial = store_->find(names(keys))).has_value(); });
   wait_for(trial);
   EXPECT_FALSE(store_->stats().loads_stopped);
+}
+
+TEST_F(PrefixStoreTest, AMediumThatCannotBeReachedIsSaidBeforeAnythingIsAsked) {
+  std::vector<std::string> lines;
+  std::mutex lines_mutex;
+  options_.breaker.first_pause = std::chrono::hours(1);
+  options_.breaker.longest_pause = std::chrono::hours(1);
+  options_.log = [&](std::string_view line) {
+    const std::lock_guard lock(lines_mutex);
+    lines.emplace_back(line);
+  };
+  start(std::make_shared<MemoryRecords>([](std::string_view call) -> std::optional<Status> {
+    if (call == "prepare") {
+      return Status(StatusCode::kUnavailable, "it refuses the database 999");
+    }
+    return std::nullopt;
+  }));
+  wait_until([&] {
+    const std::lock_guard lock(lines_mutex);
+    return !lines.empty();
+  });
+  EXPECT_TRUE(store_->stats().stores_stopped);
+  store_.reset();  // before the lines
+  EXPECT_THAT(lines, testing::ElementsAre(testing::HasSubstr(
+                         "stores stop for a while: it refuses the database 999")));
 }
 
 TEST_F(PrefixStoreTest, AFullMediumStopsStoresAtOnceAndNotLoads) {

@@ -152,6 +152,32 @@ TEST_P(RecordBackendTest, ARecordOfAnotherLengthIsSaidToBeOne) {
   EXPECT_EQ(read(*backend_, keys[0].name), ReadOutcome::kWrongLength);
 }
 
+TEST_P(RecordBackendTest, OneThatIsThereStaysUnlessItIsReplaced) {
+  const auto keys = prompt_keys(shape_, 1);
+  const std::vector<std::byte> half(shape_.record_bytes() / 2);
+  const RecordWrite bad{{keys[0].name, time_}, half};
+  backend_->write(std::span(&bad, 1));
+  EXPECT_EQ(write(*backend_, keys).stored.size(), 1U);
+  record_.assign(shape_.record_bytes(), std::byte{0});
+  EXPECT_EQ(backend_->reread(keys[0].name, record_).value(), ReadOutcome::kWrongLength);
+  const auto whole = sealed_record(shape_, keys[0]);
+  const RecordWrite replacing{{keys[0].name, ++time_}, whole, true};
+  EXPECT_EQ(backend_->write(std::span(&replacing, 1)).stored.size(), 1U);
+  EXPECT_EQ(backend_->reread(keys[0].name, record_).value(), ReadOutcome::kRead);
+  EXPECT_EQ(check_record(shape_, keys[0], record_), RecordProblem::kNone);
+  EXPECT_EQ(read(*backend_, keys[0].name), ReadOutcome::kRead);
+}
+
+TEST_P(RecordBackendTest, ReplacingOneThatIsNotThereWritesIt) {
+  const auto keys = prompt_keys(shape_, 1);
+  record_.assign(shape_.record_bytes(), std::byte{0});
+  EXPECT_EQ(backend_->reread(keys[0].name, record_).value(), ReadOutcome::kAbsent);
+  const auto whole = sealed_record(shape_, keys[0]);
+  const RecordWrite replacing{{keys[0].name, ++time_}, whole, true};
+  EXPECT_EQ(backend_->write(std::span(&replacing, 1)).stored.size(), 1U);
+  EXPECT_EQ(read(*backend_, keys[0].name), ReadOutcome::kRead);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, RecordBackendTest,
     testing::Values(MediumCase{"Memory", [] { return std::make_unique<MemoryMedium>(); }},

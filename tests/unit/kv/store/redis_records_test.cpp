@@ -69,6 +69,27 @@ TEST(RedisRecords, AWrongPasswordIsAFailureThatDoesNotTellIt) {
   EXPECT_THAT(redis->describe(), Not(HasSubstr("abra")));
 }
 
+TEST(RedisRecords, ADatabaseThatTheServerDoesNotHaveIsAFailureBeforeTheFirstWrite) {
+  const RedisServer server;
+  EXPECT_TRUE(open(server.address())->prepare());
+  RedisAddress address = server.address();
+  address.database = 999;
+  const auto prepared = open(address)->prepare();
+  ASSERT_FALSE(prepared);
+  EXPECT_EQ(prepared.error().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(prepared.error().message(), HasSubstr("refuses the database 999"));
+}
+
+TEST(RedisRecords, ThatItWantsAPasswordShowsBeforeTheFirstWriteToo) {
+  const RedisServer server;
+  RedisAddress address = server.address();
+  address.password = "";
+  const auto prepared = open(address)->prepare();
+  ASSERT_FALSE(prepared);
+  EXPECT_THAT(prepared.error().message(), HasSubstr(": NOAUTH"));
+  EXPECT_THAT(prepared.error().message(), Not(HasSubstr("database")));
+}
+
 TEST(RedisRecords, AServerThatIsGoneOrSilentIsAFailureAndAnotherTryConnectsAnew) {
   std::signal(SIGPIPE, SIG_IGN);  // as the server does
   RedisServer server;
