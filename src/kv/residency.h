@@ -102,8 +102,7 @@ class Residency {
   // both as measured; the rest is for demand and writes.
   void set_fetch_cap(std::int64_t bytes_per_step) { fetch_cap_bytes_ = bytes_per_step; }
   std::int64_t fetch_cap() const;  // of the step at hand
-  // Blocks that a call needed of late and that were not there, or only because they were fetched
-  // for it: how many to hint.
+  // Blocks that a call needed of late and that were not there but for fetches: how many to hint.
   float num_entering(int layer, int kv_head) const;
 
   // What moves, and when loads wait; null: no trace; borrowed.
