@@ -134,13 +134,14 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
     return fail(std::move(checked.error()));
   }
   if (!loop_.can_ever_fit(static_cast<int>(request.prompt.size()))) {
-    return fail(
+    Status too_large(
         StatusCode::kResourceExhausted,
         fmt::format("prompt has {} tokens, whose KV takes {} bytes, more than the {} of the "
                     "fast tier; a shorter prompt or a larger --kv-fast-bytes is needed",
                     request.prompt.size(),
                     kv_bytes(static_cast<std::int64_t>(request.prompt.size())),
                     stats().slots_total * stats().slot_bytes));
+    return fail(std::move(too_large).with_field("prompt"));
   }
   auto compression = compression_of(request);
   if (!compression) {
@@ -153,7 +154,8 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
     params.seed = seed_of_choice(params.seed, choice);
     auto sampler = vocabulary_.make_sampler(params);
     if (!sampler) {
-      return fail(std::move(sampler.error()));
+      // The parameters are checked, so it is the grammar.
+      return fail(std::move(sampler.error()).with_field("grammar"));
     }
     for (const TokenId token : request.prompt) {
       (*sampler)->accept(token);
@@ -196,30 +198,31 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
     return CompressionSchedule{};
   }
   if (!can_compress_) {
-    return fail(StatusCode::kInvalidArgument,
-                "kv_compression: every layer of this model has a sliding window, there is nothing "
-                "to compress");
+    return fail_field("kv_compression",
+                      "kv_compression: every layer of this model has a sliding window, there is "
+                      "nothing to compress");
   }
   const int window = asked.window_tokens.value_or(KvCompressionRequest::kLeastWindow);
   if (window < KvCompressionRequest::kLeastWindow || window > KvCompressionRequest::kMostWindow ||
       window % kBlockSize != 0) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("kv_compression.window is {}, allowed are multiples of {} from {} to "
-                            "{}",
-                            window, kBlockSize, KvCompressionRequest::kLeastWindow,
-                            KvCompressionRequest::kMostWindow));
+    return fail_field(
+        "kv_compression.window",
+        fmt::format("kv_compression.window is {}, allowed are multiples of {} from {} to {}",
+                    window, kBlockSize, KvCompressionRequest::kLeastWindow,
+                    KvCompressionRequest::kMostWindow));
   }
   CompressionOptions options = options_.compression;
   options.keep = asked.keep.value_or(options.keep);
   options.window_tokens = asked.window_tokens.value_or(options.window_tokens);
+  if (!(options.keep > 0 && options.keep < 1)) {
+    return fail_field("kv_compression.keep",
+                      fmt::format("kv_compression.keep is {}, allowed are numbers above 0 and "
+                                  "below 1",
+                                  options.keep));
+  }
+  // The server's own options are valid, but its chunks may not fit what the two leave of a window.
   if (auto valid = options.validate(); !valid) {
-    // Its messages begin with the flag; here it is the field that says so.
-    constexpr std::string_view kFlagPrefix = "compress-";
-    std::string_view message = valid.error().message();
-    if (message.starts_with(kFlagPrefix)) {
-      message.remove_prefix(kFlagPrefix.size());
-    }
-    return fail(valid.error().code(), fmt::format("kv_compression.{}", message));
+    return fail_field("kv_compression", fmt::format("kv_compression: {}", valid.error().message()));
   }
   const auto prompt_tokens = static_cast<int>(request.prompt.size());
   const CompressionSchedule schedule = schedule_in(spec_, options, prompt_tokens);

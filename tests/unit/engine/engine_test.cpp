@@ -259,11 +259,16 @@ TEST_F(EngineTest, RefusesWhatItCannotRun) {
     EXPECT_FALSE(result);
     return result ? Status(StatusCode::kInternal, "") : result.error();
   };
-  EXPECT_EQ(refused(request(200, 1)).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused(request(150, 1)).code(), StatusCode::kResourceExhausted);
+  const Status too_long = refused(request(200, 1));
+  EXPECT_EQ(too_long.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(too_long.field(), "prompt");
+  const Status too_large = refused(request(150, 1));
+  EXPECT_EQ(too_large.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(too_large.field(), "prompt");
   Request bad = request(5, 1);
   bad.sampling.grammar = "bad";
   EXPECT_THAT(refused(bad).message(), HasSubstr("grammar"));
+  EXPECT_EQ(refused(bad).field(), "grammar");
 }
 
 TEST_F(EngineTest, CancelsInEveryPhase) {
