@@ -147,7 +147,11 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
   if (!compression) {
     return fail(std::move(compression.error()));
   }
-  // Samplers are made here: a grammar takes time, which running requests should not wait for.
+  // Samplers are made here: a grammar takes time, which running requests should not wait for. Nor
+  // should those that submit next wait for one that is refused anyway.
+  if (auto room = check_queue(); !room) {
+    return fail(std::move(room.error()));
+  }
   std::vector<std::unique_ptr<Sampler>> samplers;
   for (int choice = 0; choice < request.num_choices; ++choice) {
     SamplingParams params = request.sampling;
@@ -164,14 +168,9 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
   }
 
   const std::lock_guard lock(mutex_);
-  if (is_closing_) {
-    return fail(StatusCode::kUnavailable, "the engine is shutting down");
-  }
-  const auto queued = static_cast<std::size_t>(stats_.requests_waiting) + submissions_.size();
-  if (queued >= static_cast<std::size_t>(options_.max_queue)) {
-    return fail(StatusCode::kUnavailable,
-                fmt::format("{} requests are waiting already, allowed are {} (max-queue)", queued,
-                            options_.max_queue));
+  // It may have filled up meanwhile.
+  if (auto room = room_in_queue(); !room) {
+    return fail(std::move(room.error()));
   }
   request.id = ++last_id_;
   EngineLoop::Submission submission;
@@ -187,6 +186,24 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
   submissions_.push_back(std::move(submission));
   wake_.notify_one();
   return last_id_;
+}
+
+Expected<void> Engine::check_queue() const {
+  const std::lock_guard lock(mutex_);
+  return room_in_queue();
+}
+
+Expected<void> Engine::room_in_queue() const {
+  if (is_closing_) {
+    return fail(StatusCode::kUnavailable, "the engine is shutting down");
+  }
+  const auto queued = static_cast<std::size_t>(stats_.requests_waiting) + submissions_.size();
+  if (queued >= static_cast<std::size_t>(options_.max_queue)) {
+    return fail(StatusCode::kUnavailable,
+                fmt::format("{} requests are waiting already, allowed are {} (max-queue)", queued,
+                            options_.max_queue));
+  }
+  return {};
 }
 
 Expected<CompressionSchedule> Engine::compression_of(const Request& request) const {

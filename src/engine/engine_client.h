@@ -110,6 +110,9 @@ class EngineClient {
   // names: prompt, max_tokens, repeat_penalty, top_logprobs, grammar (a schema is one too).
   // The callback is called only after success.
   virtual Expected<RequestId> submit(Request request, Callback callback) = 0;
+  // Whether there is room for a request now, so that one need not be read in vain. submit() looks
+  // again. Fails: kUnavailable, as submit().
+  virtual Expected<void> check_queue() const { return {}; }
   // Ends a request in any phase within a step. Unknown ids are ignored: it may just have finished.
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;

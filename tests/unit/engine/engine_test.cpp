@@ -346,14 +346,23 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
   EXPECT_EQ(engine_->stats().requests_running, 1);
   EXPECT_EQ(engine_->stats().requests_waiting, 2);
   const auto refused = submit();
+  const auto looked = engine_->check_queue();
+  Request bad = request(4, 2);
+  bad.sampling.grammar = "bad";
+  const auto unread = engine_->submit(bad, {});
   gate.open();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), StatusCode::kUnavailable);
   EXPECT_THAT(refused.error().message(), HasSubstr("max-queue"));
+  ASSERT_FALSE(looked);
+  EXPECT_EQ(looked.error().to_string(), refused.error().to_string());
+  ASSERT_FALSE(unread);
+  EXPECT_EQ(unread.error().code(), StatusCode::kUnavailable) << "its grammar is not read";
   collectors.pop_back();
   for (auto& collector : collectors) {
     collector->wait();
   }
+  EXPECT_TRUE(engine_->check_queue());
 }
 
 TEST_F(EngineTest, ShutdownLetsRequestsFinish) {

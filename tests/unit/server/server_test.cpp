@@ -258,6 +258,19 @@ TEST_F(ServerTest, AFieldThatTheEngineRefusesIsNamedAsTheClientNamedIt) {
   server_.reset();
 }
 
+TEST_F(ServerTest, AFullQueueRefusesWithoutReadingTheRequest) {
+  FakeEngine full({.max_waiting = 0});
+  start_with_engine(full);
+  for (const char* body : {R"({"prompt":"hi"})", R"({"prompt":7})", "{"}) {
+    const std::string answer = ask(post("/v1/completions", body));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 ")) << body;
+    EXPECT_THAT(answer, HasSubstr("Retry-After: "));
+    EXPECT_THAT(answer, HasSubstr("\"code\":\"overloaded\""));
+  }
+  // Before the engine that it uses.
+  server_.reset();
+}
+
 TEST_F(ServerTest, ShuttingDownCutsWhatDoesNotEndAndSaysSo) {
   start_with_model();
   const RawClient client(port_);
