@@ -34,6 +34,13 @@ class [[nodiscard]] Status {
 
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
+  // The path of the request's field that is at fault ("kv_compression.keep"), so that a caller need
+  // not read it out of the message. Empty: none, or no request.
+  const std::string& field() const { return field_; }
+  Status with_field(std::string field) && {
+    field_ = std::move(field);
+    return std::move(*this);
+  }
 
   // "invalid argument: --token-budget is 12, allowed are multiples of 16 from 16"
   std::string to_string() const;
@@ -41,6 +48,7 @@ class [[nodiscard]] Status {
  private:
   StatusCode code_;
   std::string message_;
+  std::string field_;
 };
 
 template <typename T>
@@ -52,6 +60,11 @@ inline tl::unexpected<Status> fail(StatusCode code, std::string message) {
 }
 inline tl::unexpected<Status> fail(Status status) {
   return tl::unexpected<Status>(std::move(status));
+}
+// kInvalidArgument for a field of a request.
+inline tl::unexpected<Status> fail_field(std::string field, std::string message) {
+  return fail(
+      Status(StatusCode::kInvalidArgument, std::move(message)).with_field(std::move(field)));
 }
 
 }  // namespace karez

@@ -134,26 +134,32 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
     return fail(std::move(checked.error()));
   }
   if (!loop_.can_ever_fit(static_cast<int>(request.prompt.size()))) {
-    return fail(
+    Status too_large(
         StatusCode::kResourceExhausted,
         fmt::format("prompt has {} tokens, whose KV takes {} bytes, more than the {} of the "
                     "fast tier; a shorter prompt or a larger --kv-fast-bytes is needed",
                     request.prompt.size(),
                     kv_bytes(static_cast<std::int64_t>(request.prompt.size())),
                     stats().slots_total * stats().slot_bytes));
+    return fail(std::move(too_large).with_field("prompt"));
   }
   auto compression = compression_of(request);
   if (!compression) {
     return fail(std::move(compression.error()));
   }
-  // Samplers are made here: a grammar takes time, which running requests should not wait for.
+  // Samplers are made here: a grammar takes time, which running requests should not wait for. Nor
+  // should those that submit next wait for one that is refused anyway.
+  if (auto room = check_queue(); !room) {
+    return fail(std::move(room.error()));
+  }
   std::vector<std::unique_ptr<Sampler>> samplers;
   for (int choice = 0; choice < request.num_choices; ++choice) {
     SamplingParams params = request.sampling;
     params.seed = seed_of_choice(params.seed, choice);
     auto sampler = vocabulary_.make_sampler(params);
     if (!sampler) {
-      return fail(std::move(sampler.error()));
+      // The parameters are checked, so it is the grammar.
+      return fail(std::move(sampler.error()).with_field("grammar"));
     }
     for (const TokenId token : request.prompt) {
       (*sampler)->accept(token);
@@ -162,14 +168,9 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
   }
 
   const std::lock_guard lock(mutex_);
-  if (is_closing_) {
-    return fail(StatusCode::kUnavailable, "the engine is shutting down");
-  }
-  const auto queued = static_cast<std::size_t>(stats_.requests_waiting) + submissions_.size();
-  if (queued >= static_cast<std::size_t>(options_.max_queue)) {
-    return fail(StatusCode::kUnavailable,
-                fmt::format("{} requests are waiting already, allowed are {} (max-queue)", queued,
-                            options_.max_queue));
+  // It may have filled up meanwhile.
+  if (auto room = room_in_queue(); !room) {
+    return fail(std::move(room.error()));
   }
   request.id = ++last_id_;
   EngineLoop::Submission submission;
@@ -187,6 +188,24 @@ Expected<RequestId> Engine::submit(Request request, Callback callback) {
   return last_id_;
 }
 
+Expected<void> Engine::check_queue() const {
+  const std::lock_guard lock(mutex_);
+  return room_in_queue();
+}
+
+Expected<void> Engine::room_in_queue() const {
+  if (is_closing_) {
+    return fail(StatusCode::kUnavailable, "the engine is shutting down");
+  }
+  const auto queued = static_cast<std::size_t>(stats_.requests_waiting) + submissions_.size();
+  if (queued >= static_cast<std::size_t>(options_.max_queue)) {
+    return fail(StatusCode::kUnavailable,
+                fmt::format("{} requests are waiting already, allowed are {} (max-queue)", queued,
+                            options_.max_queue));
+  }
+  return {};
+}
+
 Expected<CompressionSchedule> Engine::compression_of(const Request& request) const {
   const KvCompressionRequest& asked = request.kv_compression;
   // A consumer reads whole blocks of the prompt's positions.
@@ -196,30 +215,31 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
     return CompressionSchedule{};
   }
   if (!can_compress_) {
-    return fail(StatusCode::kInvalidArgument,
-                "kv_compression: every layer of this model has a sliding window, there is nothing "
-                "to compress");
+    return fail_field("kv_compression",
+                      "kv_compression: every layer of this model has a sliding window, there is "
+                      "nothing to compress");
   }
   const int window = asked.window_tokens.value_or(KvCompressionRequest::kLeastWindow);
   if (window < KvCompressionRequest::kLeastWindow || window > KvCompressionRequest::kMostWindow ||
       window % kBlockSize != 0) {
-    return fail(StatusCode::kInvalidArgument,
-                fmt::format("kv_compression.window is {}, allowed are multiples of {} from {} to "
-                            "{}",
-                            window, kBlockSize, KvCompressionRequest::kLeastWindow,
-                            KvCompressionRequest::kMostWindow));
+    return fail_field(
+        "kv_compression.window",
+        fmt::format("kv_compression.window is {}, allowed are multiples of {} from {} to {}",
+                    window, kBlockSize, KvCompressionRequest::kLeastWindow,
+                    KvCompressionRequest::kMostWindow));
   }
   CompressionOptions options = options_.compression;
   options.keep = asked.keep.value_or(options.keep);
   options.window_tokens = asked.window_tokens.value_or(options.window_tokens);
+  if (!(options.keep > 0 && options.keep < 1)) {
+    return fail_field("kv_compression.keep",
+                      fmt::format("kv_compression.keep is {}, allowed are numbers above 0 and "
+                                  "below 1",
+                                  options.keep));
+  }
+  // The server's own options are valid, but its chunks may not fit what the two leave of a window.
   if (auto valid = options.validate(); !valid) {
-    // Its messages begin with the flag; here it is the field that says so.
-    constexpr std::string_view kFlagPrefix = "compress-";
-    std::string_view message = valid.error().message();
-    if (message.starts_with(kFlagPrefix)) {
-      message.remove_prefix(kFlagPrefix.size());
-    }
-    return fail(valid.error().code(), fmt::format("kv_compression.{}", message));
+    return fail_field("kv_compression", fmt::format("kv_compression: {}", valid.error().message()));
   }
   const auto prompt_tokens = static_cast<int>(request.prompt.size());
   const CompressionSchedule schedule = schedule_in(spec_, options, prompt_tokens);

@@ -69,6 +69,7 @@ class Engine final : public EngineClient {
   ~Engine() override;
 
   Expected<RequestId> submit(Request request, Callback callback) override;
+  Expected<void> check_queue() const override;
   void cancel(RequestId id) override;
   EngineStats stats() const override;
   std::shared_ptr<const KvMap> kv_map() override;
@@ -85,6 +86,8 @@ class Engine final : public EngineClient {
          std::unique_ptr<Speculation> speculation, std::unique_ptr<PrefixStore> store,
          KvPeers peers);
   void run();
+  // Requires: mutex_ is held.
+  Expected<void> room_in_queue() const;
   // When the windows of the request are compressed, or never.
   Expected<CompressionSchedule> compression_of(const Request& request) const;
   // Of a sequence of its own.

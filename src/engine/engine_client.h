@@ -104,10 +104,15 @@ class EngineClient {
 
   virtual ~EngineClient() = default;
 
-  // Fails: kInvalidArgument (prompt longer than the context, bad parameter: the field is named),
-  // kResourceExhausted (the prompt can never fit the fast tier), kUnavailable (the queue is full or
-  // the engine is shutting down). The callback is called only after success.
+  // Fails: kInvalidArgument (prompt longer than the context, bad parameter), kResourceExhausted
+  // (the prompt can never fit the fast tier), kUnavailable (the queue is full or the engine is
+  // shutting down). The first two have Status::field(), in the API's words; of fields with several
+  // names: prompt, max_tokens, repeat_penalty, top_logprobs, grammar (a schema is one too).
+  // The callback is called only after success.
   virtual Expected<RequestId> submit(Request request, Callback callback) = 0;
+  // Whether there is room for a request now, so that one need not be read in vain. submit() looks
+  // again. Fails: kUnavailable, as submit().
+  virtual Expected<void> check_queue() const { return {}; }
   // Ends a request in any phase within a step. Unknown ids are ignored: it may just have finished.
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;

@@ -16,7 +16,8 @@ struct RequestLimits {
 
 inline constexpr int kMaxLogprobs = 20;  // as OpenAI's API
 
-// Fails: kInvalidArgument naming the field as in the API, its value and the allowed range.
+// Fails: kInvalidArgument with the field as in the API (Status::field() too), its value and the
+// allowed range.
 Expected<void> check_request(const Request& request, const RequestLimits& limits);
 
 // Tokens that one answer may have: max_tokens, cut to the room that the context leaves.

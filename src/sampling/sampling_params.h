@@ -27,7 +27,8 @@ struct SamplingParams {
   std::vector<std::string> stop;  // generation ends before any of these texts
   std::string grammar;            // GBNF; empty: none
 
-  // Fails: kInvalidArgument naming the field, its value and the allowed range.
+  // Fails: kInvalidArgument with the flag, its value and the allowed range; field() is the
+  // request's field.
   Expected<void> validate() const;
 };
 

@@ -36,9 +36,13 @@ ApiError ApiError::from_status(const Status& status) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kNotFound:
     case StatusCode::kUnimplemented:
-      return bad_request(400, status.message());
-    case StatusCode::kResourceExhausted:
-      return bad_request(400, status.message(), "context_length_exceeded");
+    case StatusCode::kResourceExhausted: {
+      const bool too_long = status.code() == StatusCode::kResourceExhausted;
+      ApiError error =
+          bad_request(400, status.message(), too_long ? "context_length_exceeded" : "");
+      error.param = status.field();
+      return error;
+    }
     case StatusCode::kUnavailable:
     case StatusCode::kCancelled:
       return {.http_status = 503,

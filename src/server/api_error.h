@@ -28,8 +28,9 @@ struct ApiError {
   static ApiError bad_field(std::string_view field, std::string message);
   // A 4xx without a field.
   static ApiError bad_request(int http_status, std::string message, std::string code = {});
-  // What the engine or the tokenizer said. Client faults are 400, a full queue is 503; the message
-  // of a fault of ours stays in the log, because it may hold file names.
+  // What the engine or the tokenizer said. Client faults are 400 with the status' field as param, a
+  // full queue is 503; the message of a fault of ours stays in the log, because it may hold file
+  // names.
   static ApiError from_status(const Status& status);
 
   // The object with the key "error", as a text.

@@ -241,6 +241,10 @@ asio::awaitable<void> ApiService::generate(ApiKind kind, HttpRequest request, st
   }
   const auto work = [kind, backend_now, key_salt = std::move(salt),
                      body = std::move(request.body)]() -> ApiResult<GenerationRequest> {
+    // A long text or a grammar takes this worker time, for which all other requests wait.
+    if (auto room = backend_now->engine->check_queue(); !room) {
+      return api_fail(ApiError::from_status(room.error()));
+    }
     auto json = parse_json_object(body);
     if (!json) {
       return api_fail(std::move(json.error()));

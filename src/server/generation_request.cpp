@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "server/field_reader.h"
-#include "server/sampling_fields.h"
 #include "server/transfer_fields.h"
 
 namespace karez {
@@ -104,6 +103,7 @@ ApiError too_long(std::string_view field, std::string_view seen, const ModelInfo
 }
 
 struct Prompt {
+  std::string field;
   std::vector<TokenId> tokens;
   std::string text;  // for echo
 };
@@ -124,7 +124,7 @@ ApiResult<Prompt> checked(Expected<std::vector<TokenId>> tokens, std::string tex
   if (tokens->size() >= static_cast<std::size_t>(model.context_tokens)) {
     return api_fail(too_long(field, std::to_string(tokens->size()), model));
   }
-  return Prompt{std::move(*tokens), std::move(text)};
+  return Prompt{field, std::move(*tokens), std::move(text)};
 }
 
 ApiResult<Prompt> text_prompt(const std::string& text, const std::string& field,
@@ -244,6 +244,14 @@ void read_stream(FieldReader& reader, GenerationRequest& result) {
 
 }  // namespace
 
+std::string GenerationRequest::own_name(std::string_view field, std::size_t prompt) const {
+  if (field == "prompt") {
+    return prompt_fields[prompt];
+  }
+  const auto found = field_names.find(field);
+  return found == field_names.end() ? std::string(field) : found->second;
+}
+
 ApiResult<std::vector<TokenId>> parse_token_array(const Json& array, const std::string& field,
                                                   int vocab_size) {
   std::vector<TokenId> tokens;
@@ -313,6 +321,10 @@ ApiResult<GenerationRequest> parse_generation_request(ApiKind kind, const Json& 
   }
   request.num_choices = result.num_choices;
   read_sampling_fields(reader, codec, request);
+  result.field_names = names_in_use(reader);
+  if (kind == ApiKind::kCompletion) {
+    result.field_names.emplace("top_logprobs", "logprobs");
+  }
   read_transfer_fields(reader, model.kv_role, model.allowed_peers, request);
   if (problem.error) {
     return api_fail(std::move(*problem.error));
@@ -340,6 +352,7 @@ ApiResult<GenerationRequest> parse_generation_request(ApiKind kind, const Json& 
     one.min_tokens = std::min(one.min_tokens, one.max_tokens);
     one.prompt = std::move(prompt.tokens);
     result.prompts.push_back(std::move(one));
+    result.prompt_fields.push_back(std::move(prompt.field));
     if (echo) {
       result.echo_texts.push_back(std::move(prompt.text));
     }

@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/role_options.h"
 #include "sched/request.h"
 #include "server/api_error.h"
 #include "server/json_input.h"
+#include "server/sampling_fields.h"
 #include "server/text_codec.h"
 
 namespace karez {
@@ -31,14 +33,18 @@ enum class ApiKind { kChat, kCompletion };
 
 struct GenerationRequest {
   ApiKind kind = ApiKind::kChat;
-  std::vector<Request> prompts;         // one engine request for each
-  std::vector<std::string> echo_texts;  // of each prompt; empty: no echo
-  int num_choices = 1;                  // per prompt
+  std::vector<Request> prompts;            // one engine request for each
+  std::vector<std::string> prompt_fields;  // of each prompt: "messages", "prompt", "prompt[1]"
+  std::vector<std::string> echo_texts;     // of each prompt; empty: no echo
+  FieldNames field_names;
+  int num_choices = 1;  // per prompt
   bool stream = false;
   bool include_usage = false;
   bool logprobs = false;
 
   int total_choices() const { return static_cast<int>(prompts.size()) * num_choices; }
+  // As the client has written what the engine calls `field`, in the request for prompts[prompt].
+  std::string own_name(std::string_view field, std::size_t prompt) const;
 };
 
 // salt: of the client, so that it shares cached prompts only with itself; empty: with everyone.

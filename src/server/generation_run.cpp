@@ -86,7 +86,9 @@ ApiResult<void> GenerationRun::submit() {
         std::move(request_.prompts[i]),
         [queue = queue_, prompt](const GenerationEvent& event) { queue->push(prompt, event); });
     if (!id) {
-      return api_fail(ApiError::from_status(id.error()));
+      ApiError error = ApiError::from_status(id.error());
+      error.param = request_.own_name(error.param, i);
+      return api_fail(std::move(error));
     }
     running_.push_back(*id);
   }

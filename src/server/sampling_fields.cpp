@@ -23,6 +23,23 @@ std::string_view either(const FieldReader& reader, std::string_view first,
   return reader.find(first) == nullptr && reader.find(second) != nullptr ? second : first;
 }
 
+std::string_view max_tokens_name(const FieldReader& reader) {
+  return either(reader, either(reader, "max_completion_tokens", "max_tokens"), "n_predict");
+}
+
+std::string_view repeat_penalty_name(const FieldReader& reader) {
+  return either(reader, "repeat_penalty", "repetition_penalty");
+}
+
+// Where the grammar comes from, if there is one.
+std::string_view grammar_name(const FieldReader& reader) {
+  const Json* own = reader.find("grammar");
+  if (own != nullptr && *own != "") {
+    return "grammar";
+  }
+  return reader.find("json_schema") != nullptr ? "json_schema" : "response_format";
+}
+
 // -1 and 2^32 - 1 are "random" as in llama.cpp. Others keep their low 32 bits, and are not random.
 void read_seed(FieldReader& reader, SamplingParams& sampling) {
   constexpr std::uint64_t kRandom = kRandomSeed;
@@ -53,7 +70,7 @@ void read_numbers(FieldReader& reader, Request& request) {
   set(sampling.top_p, "top_p", 0, 1);
   set(sampling.min_p, "min_p", 0, 1);
   set(sampling.typical_p, "typical_p", 0, 1);
-  set(sampling.repeat_penalty, either(reader, "repeat_penalty", "repetition_penalty"), 0.01, 100);
+  set(sampling.repeat_penalty, repeat_penalty_name(reader), 0.01, 100);
   set(sampling.presence_penalty, "presence_penalty", -2, 2);
   set(sampling.frequency_penalty, "frequency_penalty", -2, 2);
   if (const auto top_k = reader.integer("top_k", -1, INT32_MAX)) {
@@ -66,8 +83,7 @@ void read_numbers(FieldReader& reader, Request& request) {
 }
 
 void read_lengths(FieldReader& reader, Request& request) {
-  std::string_view field = either(reader, "max_completion_tokens", "max_tokens");
-  field = either(reader, field, "n_predict");
+  const std::string_view field = max_tokens_name(reader);
   if (const auto most = reader.integer(field, -1, INT64_MAX)) {
     if (*most == 0) {
       reader.wrong(field, "0", "integers from 1, and -1 (until the context is full)");
@@ -226,12 +242,7 @@ void read_grammar(FieldReader& reader, const TextCodec& codec, Request& request)
     return;
   }
   if (const auto checked = codec.check_grammar(request.sampling.grammar); !checked) {
-    const bool is_own = grammar && !grammar->empty();
-    const bool is_schema = reader.find("json_schema") != nullptr;
-    reader.fail(is_own      ? "grammar"
-                : is_schema ? "json_schema"
-                            : "response_format",
-                checked.error().message());
+    reader.fail(grammar_name(reader), checked.error().message());
   }
 }
 
@@ -294,6 +305,12 @@ void read_sampling_fields(FieldReader& reader, const TextCodec& codec, Request& 
   }
   read_grammar(reader, codec, request);
   read_compression(reader, request);
+}
+
+FieldNames names_in_use(const FieldReader& reader) {
+  return {{"max_tokens", std::string(max_tokens_name(reader))},
+          {"repeat_penalty", std::string(repeat_penalty_name(reader))},
+          {"grammar", std::string(grammar_name(reader))}};
 }
 
 }  // namespace karez

@@ -86,8 +86,8 @@ Expected<RequestId> FakeEngine::submit(Request request, Callback callback) {
   }
   job->prefill_left = static_cast<int>(request.prompt.size());
   const std::lock_guard lock(mutex_);
-  if (static_cast<int>(waiting_.size()) >= options_.max_waiting) {
-    return fail(StatusCode::kUnavailable, "the queue is full");
+  if (auto room = room_in_queue(); !room) {
+    return fail(std::move(room.error()));
   }
   request.id = next_id_++;
   last_request_ = request;
@@ -97,6 +97,18 @@ Expected<RequestId> FakeEngine::submit(Request request, Callback callback) {
   waiting_.push_back(std::move(job));
   wake_.notify_all();
   return id;
+}
+
+Expected<void> FakeEngine::check_queue() const {
+  const std::lock_guard lock(mutex_);
+  return room_in_queue();
+}
+
+Expected<void> FakeEngine::room_in_queue() const {
+  if (static_cast<int>(waiting_.size()) >= options_.max_waiting) {
+    return fail(StatusCode::kUnavailable, "the queue is full");
+  }
+  return {};
 }
 
 void FakeEngine::cancel(RequestId id) {

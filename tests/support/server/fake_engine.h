@@ -33,6 +33,7 @@ class FakeEngine final : public EngineClient {
   ~FakeEngine() override;
 
   Expected<RequestId> submit(Request request, Callback callback) override;
+  Expected<void> check_queue() const override;
   void cancel(RequestId id) override;
   EngineStats stats() const override;
 
@@ -50,6 +51,8 @@ class FakeEngine final : public EngineClient {
  private:
   struct Job;
   void loop();
+  // Requires: mutex_ is held.
+  Expected<void> room_in_queue() const;
   void step_all();
   // True: the job is over.
   bool step(Job& job);

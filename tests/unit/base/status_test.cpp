@@ -30,6 +30,14 @@ TEST(Status, TextIsTheCodeThenTheMessage) {
   EXPECT_EQ(status.to_string(), "invalid argument: --token-budget is 12");
 }
 
+TEST(Status, NamesAFieldIfOneIsAtFault) {
+  EXPECT_EQ(Status(StatusCode::kIoError, "the disk is gone").field(), "");
+  const Status status = Status(StatusCode::kResourceExhausted, "too long").with_field("prompt");
+  EXPECT_EQ(status.field(), "prompt");
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.to_string(), "resource exhausted: too long");
+}
+
 TEST(Status, EveryCodeHasANameOfItsOwn) {
   std::set<std::string_view> names;
   const int last = static_cast<int>(StatusCode::kInternal);
@@ -44,6 +52,12 @@ TEST(Expected, HoldsAValueOrTheReasonWhyNot) {
   EXPECT_EQ(half_of(8).value(), 4);
   ASSERT_FALSE(half_of(7).has_value());
   EXPECT_EQ(half_of(7).error().message(), "number is odd");
+}
+
+TEST(Expected, AFieldAtFaultIsAnInvalidArgument) {
+  const Expected<int> refused = fail_field("n", "n is 0");
+  EXPECT_EQ(refused.error().field(), "n");
+  EXPECT_EQ(refused.error().to_string(), "invalid argument: n is 0");
 }
 
 TEST(Expected, PassesAStatusOnUnchanged) {

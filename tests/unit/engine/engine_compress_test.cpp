@@ -540,21 +540,29 @@ TEST_F(EngineCompressed, WhatIsAskedForWronglyIsNamed) {
     const auto id = engine_->submit(one, [](const GenerationEvent&) {});
     EXPECT_FALSE(id);
     EXPECT_EQ(id.error().code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(id.error().message(), HasSubstr("kv_compression"));
-    return id.error().message();
+    EXPECT_THAT(id.error().message(), testing::StartsWith(id.error().field()));
+    return id.error();
   };
-  EXPECT_THAT(refused({.enabled = {}, .keep = 0.0, .window_tokens = {}}),
-              HasSubstr("kv_compression.keep is 0"));
-  EXPECT_THAT(refused({.enabled = true, .keep = 1.0, .window_tokens = {}}),
-              HasSubstr("kv_compression.keep is 1"));
+  for (const double keep : {0.0, 1.0}) {
+    const Status status = refused({.enabled = true, .keep = keep, .window_tokens = {}});
+    EXPECT_EQ(status.field(), "kv_compression.keep");
+    EXPECT_THAT(status.message(), HasSubstr(keep > 0 ? "keep is 1," : "keep is 0,"));
+  }
   for (const int window : {0, 16, 40, 4112, (1 << 20) + 16}) {
-    EXPECT_THAT(refused({.enabled = {}, .keep = {}, .window_tokens = window}),
-                HasSubstr("kv_compression.window is " + std::to_string(window)));
+    const Status status = refused({.enabled = {}, .keep = {}, .window_tokens = window});
+    EXPECT_EQ(status.field(), "kv_compression.window");
+    EXPECT_THAT(status.message(), HasSubstr("window is " + std::to_string(window)));
   }
   // Nothing is wrong with figures that are not used.
   Request off = request(20, 5, 3);
   off.kv_compression = {.enabled = false, .keep = 7.0, .window_tokens = 3};
   EXPECT_EQ(run({off}).at({0, 0}).tokens.size(), 5U);
+  // Of two fields neither is at fault alone.
+  options_.compression.fixed_chunk_tokens = 32;
+  start(kWithRoom);
+  const Status status = refused({.enabled = {}, .keep = 0.25, .window_tokens = {}});
+  EXPECT_EQ(status.field(), "kv_compression");
+  EXPECT_THAT(status.message(), HasSubstr("compress-chunk is fixed=32"));
 }
 
 TEST_F(EngineCompressed, AModelOfWindowsAloneIsNotCompressed) {
@@ -573,6 +581,7 @@ TEST_F(EngineCompressed, AModelOfWindowsAloneIsNotCompressed) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.error().message(), HasSubstr("sliding window"));
+  EXPECT_EQ(refused.error().field(), "kv_compression");
   one.kv_compression.enabled = false;
   EXPECT_EQ(run({one}).at({0, 0}).tokens.size(), 200U);
 }

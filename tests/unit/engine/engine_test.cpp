@@ -259,11 +259,16 @@ TEST_F(EngineTest, RefusesWhatItCannotRun) {
     EXPECT_FALSE(result);
     return result ? Status(StatusCode::kInternal, "") : result.error();
   };
-  EXPECT_EQ(refused(request(200, 1)).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(refused(request(150, 1)).code(), StatusCode::kResourceExhausted);
+  const Status too_long = refused(request(200, 1));
+  EXPECT_EQ(too_long.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(too_long.field(), "prompt");
+  const Status too_large = refused(request(150, 1));
+  EXPECT_EQ(too_large.code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(too_large.field(), "prompt");
   Request bad = request(5, 1);
   bad.sampling.grammar = "bad";
   EXPECT_THAT(refused(bad).message(), HasSubstr("grammar"));
+  EXPECT_EQ(refused(bad).field(), "grammar");
 }
 
 TEST_F(EngineTest, CancelsInEveryPhase) {
@@ -341,14 +346,23 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
   EXPECT_EQ(engine_->stats().requests_running, 1);
   EXPECT_EQ(engine_->stats().requests_waiting, 2);
   const auto refused = submit();
+  const auto looked = engine_->check_queue();
+  Request bad = request(4, 2);
+  bad.sampling.grammar = "bad";
+  const auto unread = engine_->submit(bad, {});
   gate.open();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), StatusCode::kUnavailable);
   EXPECT_THAT(refused.error().message(), HasSubstr("max-queue"));
+  ASSERT_FALSE(looked);
+  EXPECT_EQ(looked.error().to_string(), refused.error().to_string());
+  ASSERT_FALSE(unread);
+  EXPECT_EQ(unread.error().code(), StatusCode::kUnavailable) << "its grammar is not read";
   collectors.pop_back();
   for (auto& collector : collectors) {
     collector->wait();
   }
+  EXPECT_TRUE(engine_->check_queue());
 }
 
 TEST_F(EngineTest, ShutdownLetsRequestsFinish) {

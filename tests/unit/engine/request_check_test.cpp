@@ -20,6 +20,7 @@ Request good_request() {
 }
 
 struct Fault {
+  std::string field;
   std::string message;
   std::function<void(Request&)> make;
 };
@@ -36,40 +37,42 @@ TEST_P(CheckRequest, NamesTheField) {
   ASSERT_FALSE(checked);
   EXPECT_EQ(checked.error().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(checked.error().message(), testing::HasSubstr(GetParam().message));
+  EXPECT_EQ(checked.error().field(), GetParam().field);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Faults, CheckRequest,
-    testing::Values(Fault{"prompt has no tokens", [](Request& r) { r.prompt.clear(); }},
-                    Fault{"prompt has 50 tokens", [](Request& r) { r.prompt.assign(50, 1); }},
-                    Fault{"prompt has token -1", [](Request& r) { r.prompt[1] = -1; }},
-                    Fault{"prompt has token 100", [](Request& r) { r.prompt[1] = 100; }},
-                    Fault{"n is 0", [](Request& r) { r.num_choices = 0; }},
-                    Fault{"n is 5", [](Request& r) { r.num_choices = 5; }},
-                    Fault{"max_tokens is 0", [](Request& r) { r.max_tokens = 0; }},
-                    Fault{"max_tokens is -2", [](Request& r) { r.max_tokens = -2; }},
-                    Fault{"min_tokens is -1", [](Request& r) { r.min_tokens = -1; }},
-                    Fault{"min_tokens is 9",
-                          [](Request& r) {
-                            r.min_tokens = 9;
-                            r.max_tokens = 8;
-                          }},
-                    Fault{"top_logprobs is 21", [](Request& r) { r.num_logprobs = 21; }},
-                    Fault{"stop_token_ids has token 100",
-                          [](Request& r) { r.stop_token_ids = {100}; }},
-                    Fault{"logit_bias has token -1",
-                          [](Request& r) {
-                            r.logit_bias = {{-1, 0.0F}};
-                          }},
-                    Fault{"logit_bias of token 1 is 101",
-                          [](Request& r) {
-                            r.logit_bias = {{1, 101.0F}};
-                          }},
-                    Fault{"logit_bias of token 1 is nan",
-                          [](Request& r) {
-                            r.logit_bias = {{1, std::numeric_limits<float>::quiet_NaN()}};
-                          }},
-                    Fault{"top-p is 2", [](Request& r) { r.sampling.top_p = 2.0F; }}));
+    testing::Values(
+        Fault{"prompt", "prompt has no tokens", [](Request& r) { r.prompt.clear(); }},
+        Fault{"prompt", "prompt has 50 tokens", [](Request& r) { r.prompt.assign(50, 1); }},
+        Fault{"prompt", "prompt has token -1", [](Request& r) { r.prompt[1] = -1; }},
+        Fault{"prompt", "prompt has token 100", [](Request& r) { r.prompt[1] = 100; }},
+        Fault{"n", "n is 0", [](Request& r) { r.num_choices = 0; }},
+        Fault{"n", "n is 5", [](Request& r) { r.num_choices = 5; }},
+        Fault{"max_tokens", "max_tokens is 0", [](Request& r) { r.max_tokens = 0; }},
+        Fault{"max_tokens", "max_tokens is -2", [](Request& r) { r.max_tokens = -2; }},
+        Fault{"min_tokens", "min_tokens is -1", [](Request& r) { r.min_tokens = -1; }},
+        Fault{"min_tokens", "min_tokens is 9",
+              [](Request& r) {
+                r.min_tokens = 9;
+                r.max_tokens = 8;
+              }},
+        Fault{"top_logprobs", "top_logprobs is 21", [](Request& r) { r.num_logprobs = 21; }},
+        Fault{"stop_token_ids", "stop_token_ids has token 100",
+              [](Request& r) { r.stop_token_ids = {100}; }},
+        Fault{"logit_bias", "logit_bias has token -1",
+              [](Request& r) {
+                r.logit_bias = {{-1, 0.0F}};
+              }},
+        Fault{"logit_bias.1", "logit_bias of token 1 is 101",
+              [](Request& r) {
+                r.logit_bias = {{1, 101.0F}};
+              }},
+        Fault{"logit_bias.1", "logit_bias of token 1 is nan",
+              [](Request& r) {
+                r.logit_bias = {{1, std::numeric_limits<float>::quiet_NaN()}};
+              }},
+        Fault{"top_p", "top-p is 2", [](Request& r) { r.sampling.top_p = 2.0F; }}));
 
 TEST(MaxAnswerTokens, IsCutToTheContext) {
   Request request = good_request();

@@ -36,25 +36,28 @@ TEST(SamplingParams, NamesTheFieldTheValueAndTheRange) {
   struct Case {
     std::function<void(SamplingParams&)> change;
     std::string message;
+    std::string field;
   };
   const std::vector<Case> cases = {
-      {[](SamplingParams& p) { p.temperature = kNan; }, "temperature is nan"},
-      {[](SamplingParams& p) { p.temperature = kInf; }, "temperature is inf"},
-      {[](SamplingParams& p) { p.temperature = -kInf; }, "temperature is -inf"},
-      {[](SamplingParams& p) { p.top_p = 1.5F; }, "top-p is 1.5, allowed are 0 to 1"},
-      {[](SamplingParams& p) { p.top_p = kNan; }, "top-p is nan"},
-      {[](SamplingParams& p) { p.min_p = -0.5F; }, "min-p is -0.5, allowed are 0 to 1"},
-      {[](SamplingParams& p) { p.typical_p = 2; }, "typical is 2, allowed are 0 to 1"},
-      {[](SamplingParams& p) { p.repeat_penalty = 0; }, "repeat-penalty is 0"},
-      {[](SamplingParams& p) { p.presence_penalty = 3; }, "presence-penalty is 3"},
-      {[](SamplingParams& p) { p.frequency_penalty = -3; }, "frequency-penalty is -3"},
-      {[](SamplingParams& p) { p.top_k = -1; }, "top-k is -1"},
-      {[](SamplingParams& p) { p.repeat_last_n = -2; }, "repeat-last-n is -2"},
+      {[](SamplingParams& p) { p.temperature = kNan; }, "temperature is nan", "temperature"},
+      {[](SamplingParams& p) { p.temperature = kInf; }, "temperature is inf", "temperature"},
+      {[](SamplingParams& p) { p.temperature = -kInf; }, "temperature is -inf", "temperature"},
+      {[](SamplingParams& p) { p.top_p = 1.5F; }, "top-p is 1.5, allowed are 0 to 1", "top_p"},
+      {[](SamplingParams& p) { p.top_p = kNan; }, "top-p is nan", "top_p"},
+      {[](SamplingParams& p) { p.min_p = -0.5F; }, "min-p is -0.5, allowed are 0 to 1", "min_p"},
+      {[](SamplingParams& p) { p.typical_p = 2; }, "typical is 2, allowed are 0 to 1", "typical_p"},
+      {[](SamplingParams& p) { p.repeat_penalty = 0; }, "repeat-penalty is 0", "repeat_penalty"},
+      {[](SamplingParams& p) { p.presence_penalty = 3; }, "presence-penalty is 3",
+       "presence_penalty"},
+      {[](SamplingParams& p) { p.frequency_penalty = -3; }, "frequency-penalty is -3",
+       "frequency_penalty"},
+      {[](SamplingParams& p) { p.top_k = -1; }, "top-k is -1", "top_k"},
+      {[](SamplingParams& p) { p.repeat_last_n = -2; }, "repeat-last-n is -2", "repeat_last_n"},
       {[](SamplingParams& p) {
          p.stop = {"a", ""};
        },
-       "stop is an empty text"},
-      {[](SamplingParams& p) { p.stop = {"ab\xFF"}; }, "stop is not UTF-8 at byte 2"},
+       "stop is an empty text", "stop"},
+      {[](SamplingParams& p) { p.stop = {"ab\xFF"}; }, "stop is not UTF-8 at byte 2", "stop"},
   };
   for (const Case& c : cases) {
     SamplingParams params;
@@ -63,6 +66,7 @@ TEST(SamplingParams, NamesTheFieldTheValueAndTheRange) {
     ASSERT_FALSE(valid) << c.message;
     EXPECT_EQ(valid.error().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(valid.error().message(), HasSubstr(c.message));
+    EXPECT_EQ(valid.error().field(), c.field);
   }
 }
 

@@ -315,6 +315,45 @@ TEST(GenerationRequest, SeveralPromptsGiveSeveralEngineRequests) {
   EXPECT_EQ(parsed->total_choices(), 4);
 }
 
+TEST(GenerationRequest, FieldsOfTheEngineHaveTheNamesThatTheClientUsed) {
+  struct Case {
+    const char* fields;
+    const char* field;
+    const char* name;
+  };
+  for (const Case& one : {
+           Case{R"("max_tokens":1)", "max_tokens", "max_tokens"},
+           {R"("max_completion_tokens":1)", "max_tokens", "max_completion_tokens"},
+           {R"("n_predict":1)", "max_tokens", "n_predict"},
+           {R"("n_predict":null,"max_tokens":1)", "max_tokens", "max_tokens"},
+           {R"("repeat_penalty":1)", "repeat_penalty", "repeat_penalty"},
+           {R"("repetition_penalty":1)", "repeat_penalty", "repetition_penalty"},
+           {R"("grammar":"root ::= \"a\"")", "grammar", "grammar"},
+           {R"("grammar":"","json_schema":true)", "grammar", "json_schema"},
+           {R"("response_format":{"type":"json_object"})", "grammar", "response_format"},
+           {R"("n":2)", "n", "n"},
+           {R"("kv_compression":true)", "kv_compression.keep", "kv_compression.keep"},
+           {"", "", ""},
+       }) {
+    for (const auto& parsed : {chat(one.fields), completion(one.fields)}) {
+      ASSERT_TRUE(parsed.has_value()) << one.fields << ": " << parsed.error().message;
+      EXPECT_EQ(parsed->own_name(one.field, 0), one.name) << one.fields;
+    }
+  }
+  EXPECT_EQ(chat("")->own_name("top_logprobs", 0), "top_logprobs");
+  EXPECT_EQ(completion("")->own_name("top_logprobs", 0), "logprobs");
+}
+
+TEST(GenerationRequest, ThePromptOfTheEngineIsTheFieldThatItCameFrom) {
+  EXPECT_EQ(chat("")->own_name("prompt", 0), "messages");
+  EXPECT_EQ(completion("")->own_name("prompt", 0), "prompt");
+  EXPECT_EQ(parse(ApiKind::kCompletion, R"({"prompt":[97,98]})")->own_name("prompt", 0), "prompt");
+  const auto several = parse(ApiKind::kCompletion, R"({"prompt":["a",[98,99]]})");
+  ASSERT_TRUE(several.has_value());
+  EXPECT_EQ(several->own_name("prompt", 0), "prompt[0]");
+  EXPECT_EQ(several->own_name("prompt", 1), "prompt[1]");
+}
+
 TEST(GenerationRequest, TopLogprobsNeedLogprobs) {
   for (const char* fields : {R"("top_logprobs":2)", R"("logprobs":false,"top_logprobs":2)"}) {
     const auto parsed = chat(fields);

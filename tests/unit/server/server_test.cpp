@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -70,6 +71,19 @@ class GatedEngine final : public EngineClient {
   bool is_reached_ = false;
   bool is_open_ = false;
   bool came_too_late_ = false;
+};
+
+// Refuses prompts with an exclamation mark, for the field that their salt of the cache names.
+class RefusingEngine final : public EngineClient {
+ public:
+  Expected<RequestId> submit(Request request, Callback /*callback*/) override {
+    if (std::ranges::find(request.prompt, '!') == request.prompt.end()) {
+      return RequestId{1};
+    }
+    return fail_field(request.cache_salt, "no");
+  }
+  void cancel(RequestId /*id*/) override {}
+  EngineStats stats() const override { return {}; }
 };
 
 class ServerTest : public testing::Test {
@@ -217,6 +231,42 @@ TEST_F(ServerTest, AnEngineThatTakesItsTimeToTakeARequestHoldsUpNoOtherConnectio
   EXPECT_THAT(client.receive_all(), HasSubstr("\"finish_reason\":\"stop\""));
   EXPECT_FALSE(gated.came_too_late());
   EXPECT_TRUE(becomes_idle());
+  // Before the engine that it uses.
+  server_.reset();
+}
+
+TEST_F(ServerTest, AFieldThatTheEngineRefusesIsNamedAsTheClientNamedIt) {
+  RefusingEngine refusing;
+  start_with_engine(refusing);
+  const auto param = [this](const std::string& route, const std::string& fields,
+                            const std::string& field) {
+    const std::string answer =
+        ask(post("/v1/" + route, "{" + fields + R"(,"cache_salt":")" + field + R"("})"));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 "));
+    return Json::parse(answer.substr(answer.find("\r\n\r\n")))["error"]["param"];
+  };
+  const std::string messages = R"("messages":[{"role":"user","content":"hi!"}])";
+  EXPECT_EQ(param("chat/completions", messages, "prompt"), "messages");
+  EXPECT_EQ(param("chat/completions", messages + R"(,"max_completion_tokens":3)", "max_tokens"),
+            "max_completion_tokens");
+  EXPECT_EQ(param("completions", R"("prompt":"hi!")", "prompt"), "prompt");
+  EXPECT_EQ(param("completions", R"("prompt":["hi","hi!"])", "prompt"), "prompt[1]");
+  EXPECT_EQ(param("completions", R"("prompt":"hi!","n_predict":3)", "max_tokens"), "n_predict");
+  EXPECT_EQ(param("completions", R"("prompt":"hi!","n":33)", "n"), "n");
+  EXPECT_EQ(param("completions", R"("prompt":"hi!")", ""), nullptr);
+  // Before the engine that it uses.
+  server_.reset();
+}
+
+TEST_F(ServerTest, AFullQueueRefusesWithoutReadingTheRequest) {
+  FakeEngine full({.max_waiting = 0});
+  start_with_engine(full);
+  for (const char* body : {R"({"prompt":"hi"})", R"({"prompt":7})", "{"}) {
+    const std::string answer = ask(post("/v1/completions", body));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 ")) << body;
+    EXPECT_THAT(answer, HasSubstr("Retry-After: "));
+    EXPECT_THAT(answer, HasSubstr("\"code\":\"overloaded\""));
+  }
   // Before the engine that it uses.
   server_.reset();
 }
