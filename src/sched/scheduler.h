@@ -121,17 +121,20 @@ class Scheduler {
   // The candidate's window is compressed now.
   void compressed(const ScheduleKey& key);
   // Slots for the window of a sequence that is due, at the cost of those behind it. False: it is
-  // the last one and waits for others; or, if it is alone, goes on without compression.
+  // the last one, and waits for those before it and for set_slots_of_others(); where there are none
+  // of either, it goes on without compression.
   [[nodiscard]] bool make_room_to_compress(const ScheduleKey& key, std::int64_t slots);
   // The candidate's KV was lost: it is computed again. False: as of lose().
   [[nodiscard]] bool recompute(const ScheduleKey& key);
 
+  // That sequences of kv which are not the scheduler's have in the fast tier, and give back without
+  // its doing. While there are any nothing is ended, and nobody goes on without compression, for
+  // lack of slots. Before make_room_to_compress() and schedule(), as often as it changes.
+  void set_slots_of_others(std::int64_t slots) { slots_of_others_ = slots; }
   // The next step. Not empty (sequences or ended) if there is work, unless all of it waits for
   // compressed(), or for slots that others have. Its room in the KV store is taken. Call update()
   // or update_failed() with it before the next one.
-  // slots_of_others: that sequences of kv which are not the scheduler's have in the fast tier, and
-  // give back without its doing. While there are any, nothing is ended for lack of slots.
-  StepPlan schedule(std::int64_t slots_of_others = 0);
+  StepPlan schedule();
   // The step was computed and sampled.
   void update(const StepPlan& plan, const StepOutput& output);
   // Before update(): the sequence's results are void, because KV that it read was lost. It is
@@ -197,7 +200,7 @@ class Scheduler {
   Sequences running_;
   Sequences waiting_;
   std::uint64_t num_arrivals_ = 0;
-  std::int64_t slots_of_others_ = 0;  // in the step that is planned
+  std::int64_t slots_of_others_ = 0;  // as the caller says
   bool plan_is_open_ = false;
   SchedulerStats counters_;  // of it the sums
 };

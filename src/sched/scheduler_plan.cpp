@@ -8,10 +8,9 @@
 
 namespace karez {
 
-StepPlan Scheduler::schedule(std::int64_t slots_of_others) {
+StepPlan Scheduler::schedule() {
   KAREZ_CHECK(!plan_is_open_, "schedule() follows update()");
   plan_is_open_ = true;
-  slots_of_others_ = slots_of_others;
   StepPlan plan;
   demote_last_ones();
   int prefill_left = 0;
