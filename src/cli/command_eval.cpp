@@ -207,13 +207,13 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
     }
     options.filler = std::move(*filler);
   }
-  if (!flags.plot_path.empty() && options.texts.empty() && options.num_needles == 0) {
-    return fail(StatusCode::kInvalidArgument,
-                "--plot shows the loss on texts; give --file or --needles beside --passkey");
-  }
   if (options.texts.empty() && !is_planted) {
     return fail(StatusCode::kInvalidArgument,
                 "there is nothing to read; give --file, --needles or --passkey");
+  }
+  if (!flags.plot_path.empty() && options.texts.empty() && options.num_needles == 0) {
+    return fail(StatusCode::kInvalidArgument,
+                "--plot shows the loss on texts; give --file or --needles beside --passkey");
   }
   std::vector<int>& lengths = options.lengths;
   std::sort(lengths.begin(), lengths.end());
