@@ -20,7 +20,8 @@
 // least what one layer reads at a time. Sequences start, and go on, while the floors fit together.
 // When they do not, the last one in the order of service is demoted: it keeps its KV at home and
 // goes on from there later. Only if home is full it is computed again. A sequence alone may be
-// larger than the fast tier: it streams.
+// larger than the fast tier: it streams, layer by layer. When what one layer of it reads does not
+// fit any more, its answer ends.
 //
 // Equal prompts. A sequence whose prompt begins like one that is being computed ahead of it waits
 // until those blocks are findable, instead of computing them again; others may start meanwhile.
@@ -158,6 +159,8 @@ class Scheduler {
   void demote_last_ones();
   // What others have taken for it goes back. False: that is nothing.
   [[nodiscard]] bool give_back_slots(const Sequence& sequence);
+  // The same for all that run.
+  [[nodiscard]] bool give_back_all_slots();
   // Closes it, and lets it wait to be computed again.
   void wait_again(Sequences::iterator sequence);
   // The same. False: as of lose().
@@ -184,6 +187,8 @@ class Scheduler {
   std::int64_t slots_to_read_one_layer(int num_tokens) const;
   // Of so many rows of the next step, those beside whose blocks one layer can be read.
   int most_that_stream(const Sequence& sequence, int num_rows) const;
+  // The same; before it would be none, what was taken for later is given back.
+  int take_what_streams(const Sequence& sequence, int num_rows);
   // The first tokens whose KV is that of a prompt: what lies behind was computed sparsely.
   int num_dense_tokens(const Sequence& sequence) const;
   std::int64_t slots_to_compute_rest(const Sequence& sequence) const;
