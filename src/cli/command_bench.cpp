@@ -1,10 +1,7 @@
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -17,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/flag_checks.h"
 #include "cli/report.h"
+#include "cli/report_files.h"
 #include "cli/sparse_flags.h"
 #include "cli/text_file.h"
 #include "cli/tier_flags.h"
@@ -151,18 +149,16 @@ int run(const BenchFlags& flags) {
   if (!report) {
     return report_error(report.error());
   }
+  std::vector<ReportFile> files;
   if (!flags.json_path.empty()) {
-    const auto written = write_text_file(flags.json_path, to_json(*report).dump(2) + "\n");
-    if (!written) {
-      return report_error(written.error());
-    }
+    files.push_back({flags.json_path, to_json(*report).dump(2) + "\n"});
   }
   if (!flags.trace_path.empty()) {
-    if (auto written = write_text_file(flags.trace_path, trace.to_json()); !written) {
-      return report_error(written.error());
-    }
+    files.push_back({flags.trace_path, trace.to_json()});
   }
-  fmt::print("{}", to_table(*report));
+  if (const auto written = write_report(to_table(*report), files); !written) {
+    return report_error(written.error());
+  }
   return kExitOk;
 }
 

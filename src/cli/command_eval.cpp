@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "cli/eval_generate_flags.h"
 #include "cli/flag_checks.h"
 #include "cli/report.h"
+#include "cli/report_files.h"
 #include "cli/sparse_flags.h"
 #include "cli/text_file.h"
 #include "engine/eval.h"
@@ -207,13 +207,13 @@ Expected<EvalOptions> read_flags(const EvalFlags& flags) {
     }
     options.filler = std::move(*filler);
   }
-  if (!flags.plot_path.empty() && options.texts.empty() && options.num_needles == 0) {
-    return fail(StatusCode::kInvalidArgument,
-                "--plot shows the loss on texts; give --file or --needles beside --passkey");
-  }
   if (options.texts.empty() && !is_planted) {
     return fail(StatusCode::kInvalidArgument,
                 "there is nothing to read; give --file, --needles or --passkey");
+  }
+  if (!flags.plot_path.empty() && options.texts.empty() && options.num_needles == 0) {
+    return fail(StatusCode::kInvalidArgument,
+                "--plot shows the loss on texts; give --file or --needles beside --passkey");
   }
   std::vector<int>& lengths = options.lengths;
   std::sort(lengths.begin(), lengths.end());
@@ -248,19 +248,16 @@ int run(const EvalFlags& flags) {
   if (!report) {
     return report_error(report.error());
   }
-  // The files first: the reader of the table may be gone.
+  std::vector<ReportFile> files;
   if (!flags.json_path.empty()) {
-    const auto written = write_text_file(flags.json_path, to_json(*report).dump(2) + "\n");
-    if (!written) {
-      return report_error(written.error());
-    }
+    files.push_back({flags.json_path, to_json(*report).dump(2) + "\n"});
   }
   if (!flags.plot_path.empty()) {
-    if (const auto written = write_text_file(flags.plot_path, to_plot(*report)); !written) {
-      return report_error(written.error());
-    }
+    files.push_back({flags.plot_path, to_plot(*report)});
   }
-  fmt::print("{}", to_table(*report));
+  if (const auto written = write_report(to_table(*report), files); !written) {
+    return report_error(written.error());
+  }
   return kExitOk;
 }
 

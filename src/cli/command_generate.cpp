@@ -19,6 +19,7 @@
 #include "cli/text_file.h"
 #include "engine/attached_key_index.h"
 #include "engine/generator.h"
+#include "engine/home_tier.h"
 #include "kv/kv_cache_manager.h"
 #include "model/ggml_model_runner.h"
 #include "model/llama_sampler.h"
@@ -193,6 +194,7 @@ Expected<int> generate(const GenerateFlags& typed) {
                                      flags.sampling.stop,
                                      !options.sparse.is_on(),
                                      flags.ignore_eos};
+  generator_options.decode_read_tokens = decode_read_tokens(options.sparse, (*kv)->spec());
   if (flags.compress.compress) {
     if (!(*kv)->compressible_group()) {
       return fail(StatusCode::kInvalidArgument, kNothingToCompress);

@@ -20,6 +20,7 @@
 #include "cli/serve_options.h"
 #include "engine/attached_key_index.h"
 #include "engine/engine.h"
+#include "engine/home_tier.h"
 #include "engine/kv_capacity.h"
 #include "engine/kv_identity.h"
 #include "engine/role_home.h"
@@ -225,6 +226,7 @@ Expected<int> serve(const ServeFlags& typed) {
 
   EngineOptions engine_options;
   engine_options.scheduler = options.scheduler;
+  engine_options.scheduler.decode_read_tokens = decode_read_tokens(options.sparse, spec);
   if (options.sparse.is_on()) {
     engine_options.scheduler.max_dense_tokens =
         options.sparse.token_budget / kBlockSize * kBlockSize;

@@ -117,6 +117,7 @@ void EngineLoop::advance_restores() {
 
 void EngineLoop::plan() {
   step_start_seconds_ = clock_();
+  scheduler_.set_slots_of_others(slots_of_others());
   if (compressor_ != nullptr) {
     const auto may_recompute = [this](RequestId request) {
       if (is_recomputed_when_lost(request)) {
@@ -132,7 +133,7 @@ void EngineLoop::plan() {
     end_lost();
   }
   draft();
-  plan_ = scheduler_.schedule(slots_of_others());
+  plan_ = scheduler_.schedule();
   waits_for_slots_ = plan_.sequences.empty() && plan_.ended.empty() && peers_.consumer != nullptr &&
                      peers_.consumer->slots_held() > 0;
   for (const EndedSequence& ended : plan_.ended) {

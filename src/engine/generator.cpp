@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "base/bytes.h"
@@ -95,14 +96,15 @@ void write_home(const StepContext& step) {
   }
 }
 
-// Of so many rows, those that a lone sequence whose rows read all before them can compute in a
-// step, however small the fast tier above a home tier.
-int most_that_stream(const KVCacheManager& kv, SequenceId sequence, int num_rows) {
+// Of so many rows, those that a lone sequence can compute in a step, however small the fast tier
+// above a home tier. read_tokens: of a row; 0: all before it.
+int most_that_stream(const KVCacheManager& kv, SequenceId sequence, int num_rows, int read_tokens) {
   if (kv.residency() == nullptr) {
     return num_rows;
   }
-  const int held = kv.num_tokens(sequence) - kv.num_gone(sequence);
-  const std::int64_t most = kv.spec().most_step_tokens(held, held, kv.slots_for_sequences());
+  const std::int64_t read = read_tokens == 0 ? std::numeric_limits<std::int64_t>::max()
+                                             : std::int64_t{read_tokens} * num_rows;
+  const std::int64_t most = kv.most_step_tokens(sequence, read, kv.slots_for_sequences());
   return static_cast<int>(std::min<std::int64_t>(num_rows, most));
 }
 
@@ -367,13 +369,19 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     return kv_.extend(sequence.id(), num_tokens) ||
            (compression.give_back_slots() && kv_.extend(sequence.id(), num_tokens));
   };
+  const auto most_rows = [&](int num_rows, int read_tokens) {
+    const int most = most_that_stream(kv_, sequence.id(), num_rows, read_tokens);
+    return most > 0 || !compression.give_back_slots()
+               ? most
+               : most_that_stream(kv_, sequence.id(), num_rows, read_tokens);
+  };
   while (result.prompt_tokens < prompt_tokens) {
     if (cancelled.load(std::memory_order_relaxed)) {
       return finish(FinishReason::kCancelled);
     }
     int count = std::min({options.chunk_tokens, prompt_tokens - result.prompt_tokens,
                           compression.max_rows(result.prompt_tokens)});
-    count = std::max(1, most_that_stream(kv_, sequence.id(), count));
+    count = std::max(1, most_rows(count, /*read_tokens=*/0));
     bool has_room = extend(count);
     // With a home tier room comes back when what was computed before has gone home.
     while (!has_room && kv_.residency() != nullptr && count > 1) {
@@ -465,13 +473,13 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
     rows.clear();
     rows.push_back(*token);
     std::ranges::copy(guesses, std::back_inserter(rows));
-    const int most_rows =
-        has_sparse_rows ? num_rows : most_that_stream(kv_, sequence.id(), num_rows);
-    if (num_rows > 1 && (most_rows < num_rows || !kv_.extend(sequence.id(), num_rows))) {
+    if (num_rows > 1 &&
+        (most_that_stream(kv_, sequence.id(), num_rows, options.decode_read_tokens) < num_rows ||
+         !kv_.extend(sequence.id(), num_rows))) {
       drafts.give_up();
       num_rows = 1;
     }
-    if (num_rows == 1 && (most_rows == 0 || !extend(1))) {
+    if (num_rows == 1 && (most_rows(1, options.decode_read_tokens) == 0 || !extend(1))) {
       return end_text(FinishReason::kLength);
     }
     const auto step_start = SteadyClock::now();

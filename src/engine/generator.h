@@ -47,6 +47,7 @@ struct GeneratorOptions {
   bool dense_rows = false;        // the answer's rows attend to everything, with a key index too
   bool ignore_eos = false;        // the answer goes on behind its end token
   CompressionSchedule compression = {};  // of the KV; needs a compressor
+  int decode_read_tokens = 0;            // as SchedulerOptions has it, of the answer's rows
 };
 
 struct GeneratorCallbacks {

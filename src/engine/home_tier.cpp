@@ -1,11 +1,14 @@
 #include "engine/home_tier.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "attention/block_selector.h"
 #include "kv/kv_types.h"
 #include "kv/tier/disk_tier.h"
 #include "kv/tier/host_tier.h"
 #include "kv/tier/throttled_tier.h"
+#include "kv/window_blocks.h"
 
 namespace karez {
 
@@ -36,6 +39,24 @@ Expected<std::unique_ptr<Tier>> make_home_tier(const KVCacheSpec& spec, const Ho
     tier = std::make_unique<ThrottledTier>(std::move(tier), *options.throttle);
   }
   return tier;
+}
+
+int decode_read_tokens(const SparseOptions& sparse, const KVCacheSpec& spec) {
+  if (!sparse.is_on()) {
+    return 0;
+  }
+  for (int layer = 0; layer < std::min(sparse.dense_layers, spec.num_layers); ++layer) {
+    if (spec.layer_windows.empty() || spec.layer_windows[static_cast<std::size_t>(layer)] == 0) {
+      return 0;
+    }
+  }
+  // Contexts that are selected whole, and long ones, whose rows lie anywhere in their block.
+  auto blocks = static_cast<int>(num_blocks(sparse.token_budget));
+  const int far = sparse.token_budget + sparse.recent_window + sparse.sink_tokens + kBlockSize;
+  for (int position = far; position < far + kBlockSize; ++position) {
+    blocks = std::max(blocks, selection_shape(sparse.rule(), position).num_selected());
+  }
+  return blocks * kBlockSize;
 }
 
 int decode_floor_tokens(const SparseOptions& sparse) {

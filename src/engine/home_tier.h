@@ -39,5 +39,7 @@ Expected<std::unique_ptr<Tier>> make_home_tier(const KVCacheSpec& spec, const Ho
 // The tokens of a decoding sequence that should be in the fast tier (SchedulerOptions): what its
 // rows select, half as much again for what they select next, and the block that is written.
 int decode_floor_tokens(const SparseOptions& sparse);
+// What one of its rows reads at most (SchedulerOptions). 0: a layer reads everything.
+int decode_read_tokens(const SparseOptions& sparse, const KVCacheSpec& spec);
 
 }  // namespace karez

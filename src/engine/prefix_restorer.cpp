@@ -134,6 +134,8 @@ void PrefixRestorer::advance(std::int64_t spare_slots, bool is_idle) {
     end_turn();
     close_last();
   }
+  // Into the room of what was copied: reads go on while the model computes the step.
+  submit_reads();
 }
 
 bool PrefixRestorer::holds_slots() const {

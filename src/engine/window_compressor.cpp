@@ -296,6 +296,8 @@ void WindowCompressor::publish(State& state, const CompressionTask& task) {
   }
   kv_.compress(task.sequence, group_, {schedule.begin_of(task.window), schedule.window_tokens},
                std::move(state.window.kept_blocks), std::move(state.window.archived_blocks), pages);
+  // The next step may need their slots for what its layers read.
+  kv_.write_home(task.sequence);
   state.window = {};
 }
 

@@ -1,6 +1,8 @@
 // What a sequence keeps below the fast tier.
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -30,6 +32,21 @@ void KVCacheManager::write_home(SequenceId sequence) {
   for (CachedTable& table : source.tables) {
     impl_->send_home(table, table.num_full_entries(source.num_tokens));
   }
+}
+
+std::int64_t KVCacheManager::most_step_tokens(SequenceId sequence, std::int64_t read_tokens,
+                                              std::int64_t slots) const {
+  const CompressedPart part = compressed_part(sequence);
+  // Pages have an entry each, and the block that they share is read once.
+  const int entries_more = part.num_archived_pages - part.num_archived_blocks;
+  const std::int64_t held =
+      num_tokens(sequence) - num_gone(sequence) - std::int64_t{entries_more} * kBlockSize;
+  // They stay in their slots while others are packed.
+  const std::optional<int> group = compressible_group();
+  const std::int64_t slots_packed =
+      group ? slots_of_blocks(*group, std::ssize(impl_->new_blocks)) : 0;
+  return spec().most_step_tokens(num_tokens(sequence), std::min(held, read_tokens),
+                                 slots - slots_packed);
 }
 
 bool KVCacheManager::is_last_block_lost(SequenceId sequence) const {

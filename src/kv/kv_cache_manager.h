@@ -166,6 +166,10 @@ class KVCacheManager {
   const Residency* residency() const;
   // After a step: the sequence's full blocks, whose tokens are written, go home in the background.
   void write_home(SequenceId sequence);
+  // KVCacheSpec::most_step_tokens() of the sequence's next step, whose rows read read_tokens of
+  // each KV head at most, or all that it holds, in `slots` of which new_blocks() are left out.
+  std::int64_t most_step_tokens(SequenceId sequence, std::int64_t read_tokens,
+                                std::int64_t slots) const;
   // Another sequence is to run in its place: its last, partly filled block goes home too, so that
   // all its slots can be taken. It stays open.
   void demote(SequenceId sequence);

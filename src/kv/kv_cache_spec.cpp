@@ -132,12 +132,13 @@ std::int64_t KVCacheSpec::slots_for_sequence(std::int64_t num_tokens,
 
 std::int64_t KVCacheSpec::most_step_tokens(std::int64_t num_tokens, std::int64_t read_tokens,
                                            std::int64_t slots) const {
-  const bool reads_all = layer_windows.empty() || std::ranges::count(layer_windows, 0) > 0;
-  if (!reads_all) {
-    read_tokens = std::min<std::int64_t>(
-        read_tokens, std::ranges::max(layer_windows) + std::int64_t{kBlockSize});
+  const bool has_full_layers = layer_windows.empty() || std::ranges::count(layer_windows, 0) > 0;
+  const int widest = layer_windows.empty() ? 0 : std::ranges::max(layer_windows);
+  std::int64_t read = has_full_layers ? read_tokens : 0;
+  if (widest > 0) {
+    read = std::max(read, std::min(num_tokens, widest + std::int64_t{kBlockSize}));
   }
-  const std::int64_t left = slots - num_kv_heads * (read_tokens / kBlockSize);
+  const std::int64_t left = slots - num_kv_heads * (read / kBlockSize);
   const std::int64_t blocks = left / (std::int64_t{num_layers} * num_kv_heads);
   return std::max<std::int64_t>(0, blocks * kBlockSize - num_tokens % kBlockSize);
 }

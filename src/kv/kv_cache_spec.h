@@ -49,9 +49,9 @@ struct KVCacheSpec {
   // of step_tokens > 0 (the last one may be shorter): whole blocks, windows applied as
   // KVCacheManager::extend() applies them. Exact; saturates at the largest int64.
   std::int64_t slots_for_sequence(std::int64_t num_tokens, std::int64_t step_tokens) const;
-  // With a home tier: the most tokens of a step behind num_tokens, of which its rows read
-  // read_tokens, so that `slots` hold the blocks that it writes in all layers and those that one
-  // layer reads besides. 0: not even one.
+  // With a home tier: the most tokens of a step behind num_tokens, so that `slots` hold the blocks
+  // that it writes in all layers and those that one layer reads besides. read_tokens: that its rows
+  // read in layers without a window; in the others they read the window. 0: not even one.
   std::int64_t most_step_tokens(std::int64_t num_tokens, std::int64_t read_tokens,
                                 std::int64_t slots) const;
 };

@@ -19,10 +19,13 @@ Expected<void> SchedulerOptions::validate() const {
                   fmt::format("{} is {}, allowed are 1 and more", field, value));
     }
   }
-  if (decode_floor_tokens < 0) {
-    return fail(
-        StatusCode::kInvalidArgument,
-        fmt::format("decode-floor-tokens is {}, allowed are 0 and more", decode_floor_tokens));
+  for (const auto& [field, value] :
+       {std::pair<std::string_view, int>("decode-floor-tokens", decode_floor_tokens),
+        std::pair<std::string_view, int>("decode-read-tokens", decode_read_tokens)}) {
+    if (value < 0) {
+      return fail(StatusCode::kInvalidArgument,
+                  fmt::format("{} is {}, allowed are 0 and more", field, value));
+    }
   }
   return {};
 }

@@ -287,6 +287,14 @@ bool Scheduler::give_back_slots(const Sequence& sequence) {
   return listener_ != nullptr && listener_->give_back_slots(sequence.kv);
 }
 
+bool Scheduler::give_back_all_slots() {
+  bool has_any = false;
+  for (const auto& [key, sequence] : running_) {
+    has_any = give_back_slots(sequence) || has_any;
+  }
+  return has_any;
+}
+
 int Scheduler::num_dense_tokens(const Sequence& sequence) const {
   return std::max(sequence.num_prompt_tokens, options_.max_dense_tokens);
 }

@@ -20,7 +20,8 @@
 // least what one layer reads at a time. Sequences start, and go on, while the floors fit together.
 // When they do not, the last one in the order of service is demoted: it keeps its KV at home and
 // goes on from there later. Only if home is full it is computed again. A sequence alone may be
-// larger than the fast tier: it streams.
+// larger than the fast tier: it streams, layer by layer. When what one layer of it reads does not
+// fit any more, its answer ends.
 //
 // Equal prompts. A sequence whose prompt begins like one that is being computed ahead of it waits
 // until those blocks are findable, instead of computing them again; others may start meanwhile.
@@ -121,17 +122,20 @@ class Scheduler {
   // The candidate's window is compressed now.
   void compressed(const ScheduleKey& key);
   // Slots for the window of a sequence that is due, at the cost of those behind it. False: it is
-  // the last one and waits for others; or, if it is alone, goes on without compression.
+  // the last one, and waits for those before it and for set_slots_of_others(); where there are none
+  // of either, it goes on without compression.
   [[nodiscard]] bool make_room_to_compress(const ScheduleKey& key, std::int64_t slots);
   // The candidate's KV was lost: it is computed again. False: as of lose().
   [[nodiscard]] bool recompute(const ScheduleKey& key);
 
+  // That sequences of kv which are not the scheduler's have in the fast tier, and give back without
+  // its doing. While there are any nothing is ended, and nobody goes on without compression, for
+  // lack of slots. Before make_room_to_compress() and schedule(), as often as it changes.
+  void set_slots_of_others(std::int64_t slots) { slots_of_others_ = slots; }
   // The next step. Not empty (sequences or ended) if there is work, unless all of it waits for
   // compressed(), or for slots that others have. Its room in the KV store is taken. Call update()
   // or update_failed() with it before the next one.
-  // slots_of_others: that sequences of kv which are not the scheduler's have in the fast tier, and
-  // give back without its doing. While there are any, nothing is ended for lack of slots.
-  StepPlan schedule(std::int64_t slots_of_others = 0);
+  StepPlan schedule();
   // The step was computed and sampled.
   void update(const StepPlan& plan, const StepOutput& output);
   // Before update(): the sequence's results are void, because KV that it read was lost. It is
@@ -155,6 +159,8 @@ class Scheduler {
   void demote_last_ones();
   // What others have taken for it goes back. False: that is nothing.
   [[nodiscard]] bool give_back_slots(const Sequence& sequence);
+  // The same for all that run.
+  [[nodiscard]] bool give_back_all_slots();
   // Closes it, and lets it wait to be computed again.
   void wait_again(Sequences::iterator sequence);
   // The same. False: as of lose().
@@ -181,6 +187,8 @@ class Scheduler {
   std::int64_t slots_to_read_one_layer(int num_tokens) const;
   // Of so many rows of the next step, those beside whose blocks one layer can be read.
   int most_that_stream(const Sequence& sequence, int num_rows) const;
+  // The same; before it would be none, what was taken for later is given back.
+  int take_what_streams(const Sequence& sequence, int num_rows);
   // The first tokens whose KV is that of a prompt: what lies behind was computed sparsely.
   int num_dense_tokens(const Sequence& sequence) const;
   std::int64_t slots_to_compute_rest(const Sequence& sequence) const;
@@ -197,7 +205,7 @@ class Scheduler {
   Sequences running_;
   Sequences waiting_;
   std::uint64_t num_arrivals_ = 0;
-  std::int64_t slots_of_others_ = 0;  // in the step that is planned
+  std::int64_t slots_of_others_ = 0;  // as the caller says
   bool plan_is_open_ = false;
   SchedulerStats counters_;  // of it the sums
 };

@@ -33,6 +33,11 @@ struct SchedulerOptions {
   // With a home tier: the tokens of a decoding sequence that have to fit into the fast tier besides
   // those of all others that run (its floor). 0: all, which is right if its rows read everything.
   int decode_floor_tokens = 0;
+  // With a home tier: what one decoding row reads at most of a layer and KV head, in tokens of
+  // whole blocks. An answer goes on while so much fits into the fast tier beside what a step
+  // writes, and then ends. 0: all that the sequence holds, which is right if a layer reads
+  // everything.
+  int decode_read_tokens = 0;
 
   // Fails: kInvalidArgument naming the field, its value and the allowed range.
   Expected<void> validate() const;

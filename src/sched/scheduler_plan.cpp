@@ -1,5 +1,6 @@
 // Planning a step: running sequences take room first, then waiting ones start.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -8,10 +9,9 @@
 
 namespace karez {
 
-StepPlan Scheduler::schedule(std::int64_t slots_of_others) {
+StepPlan Scheduler::schedule() {
   KAREZ_CHECK(!plan_is_open_, "schedule() follows update()");
   plan_is_open_ = true;
-  slots_of_others_ = slots_of_others;
   StepPlan plan;
   demote_last_ones();
   int prefill_left = 0;
@@ -63,7 +63,7 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
     } else if (share > 0 && kv_.is_last_block_lost(current->second.kv)) {
       wait_again(current);
     } else if (share > 0 && current == running_.begin() && slots_of_others_ == 0) {
-      end(plan, current);  // alone, and the fast tier is full of it
+      end(plan, current);  // the fast tier is full of it alone, or of what one of its layers reads
     }
     if (granted < share || counters_.preemptions > preemptions_before) {
       prefill_left = 0;
@@ -72,7 +72,7 @@ void Scheduler::plan_running(StepPlan& plan, int& prefill_left) {
 }
 
 int Scheduler::make_room(Sequences::iterator sequence, int num_tokens) {
-  num_tokens = most_that_stream(sequence->second, num_tokens);
+  num_tokens = take_what_streams(sequence->second, num_tokens);
   while (num_tokens > 0 && !kv_.extend(sequence->second.kv, num_tokens)) {
     if (kv_.is_last_block_lost(sequence->second.kv)) {
       return 0;  // room does not help
@@ -155,7 +155,7 @@ bool Scheduler::plan_waiting(StepPlan& plan, Sequences::iterator it, int& prefil
   // Nobody is preempted for it: others may be behind it in the order of service.
   const auto take_room = [&] {
     int num_tokens =
-        most_that_stream(sequence, std::min(sequence.num_computable_tokens(), prefill_left));
+        take_what_streams(sequence, std::min(sequence.num_computable_tokens(), prefill_left));
     while (num_tokens > 0 && !kv_.extend(sequence.kv, num_tokens)) {
       if (kv_.is_last_block_lost(sequence.kv)) {
         return 0;  // room does not help
@@ -330,15 +330,25 @@ int Scheduler::most_that_stream(const Sequence& sequence, int num_rows) const {
   if (home_blocks_ == 0 || num_rows <= 0) {
     return num_rows;
   }
-  const int held = kv_.num_tokens(sequence.kv) - kv_.num_gone(sequence.kv);
-  const bool is_sparse = options_.decode_floor_tokens > 0 && sequence.num_remaining_tokens() == 1;
-  const int read = is_sparse ? std::min(held, options_.decode_floor_tokens) : held;
+  std::int64_t read = std::numeric_limits<std::int64_t>::max();
+  if (options_.decode_read_tokens > 0 && sequence.is_decoding()) {
+    // Drafts select for themselves.
+    read = std::int64_t{options_.decode_read_tokens} * num_rows;
+  }
   const std::int64_t most =
-      kv_.spec().most_step_tokens(held, read, slots_total_ - slots_of_others_);
-  // A prompt was found to fit; without others there is nothing to wait for.
-  const bool is_prompt = sequence.num_remaining_tokens() > 1;
-  const std::int64_t least = is_prompt && slots_of_others_ == 0 ? 1 : 0;
-  return static_cast<int>(std::min<std::int64_t>(num_rows, std::max(most, least)));
+      kv_.most_step_tokens(sequence.kv, read, slots_total_ - slots_of_others_);
+  return static_cast<int>(std::min<std::int64_t>(num_rows, most));
+}
+
+int Scheduler::take_what_streams(const Sequence& sequence, int num_rows) {
+  int most = most_that_stream(sequence, num_rows);
+  if (num_rows > 0 && most == 0 && give_back_all_slots()) {
+    most = most_that_stream(sequence, num_rows);
+  }
+  // A prompt can be computed (can_ever_fit()), and so can an answer that is computed again: it was
+  // before. If its rows select that was row by row, and many at a time may read too much.
+  const bool is_known_to_fit = !sequence.is_decoding() && slots_of_others_ == 0;
+  return is_known_to_fit ? std::max(most, std::min(num_rows, 1)) : most;
 }
 
 // At most so many more slots than it holds. Windows release while it goes on, which one extend()

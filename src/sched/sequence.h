@@ -69,6 +69,10 @@ struct Sequence {
   std::map<int, int> early_publications;
 
   int num_remaining_tokens() const { return static_cast<int>(tokens.size()) - num_computed_tokens; }
+  // All but its last token is computed, and that one was generated.
+  bool is_decoding() const {
+    return num_remaining_tokens() == 1 && num_computed_tokens >= num_prompt_tokens;
+  }
   Publication next_publication() const {
     Publication next = compression.publication(num_compressed_windows);
     const auto early = early_publications.find(num_compressed_windows);

@@ -19,8 +19,8 @@ class SequenceListener {
   virtual void fork(SequenceId of, SequenceId fork) = 0;
   // Its KV is given up.
   virtual void forget(SequenceId sequence) = 0;
-  // The sequence cannot go on, or is demoted: slots that were taken on its behalf go back, and are
-  // asked for again later. False: there are none.
+  // The sequence is demoted, or one that runs cannot go on: slots that were taken on its behalf go
+  // back, and are asked for again later. False: there are none.
   virtual bool give_back_slots(SequenceId sequence) = 0;
 };
 

@@ -135,6 +135,8 @@ CASES = [
     (["eval", "--file", __file__], ["--model", "required"]),
     (["eval", "-m", "/no/such.gguf", "--file", __file__], ["/no/such.gguf"]),
     (["eval", "-m", MODEL], ["--file", "--needles", "--passkey"]),
+    (["eval", "-m", MODEL, "--plot", "x.svg"], ["nothing to read"]),
+    (["eval", "-m", MODEL, "--passkey", "--filler", __file__, "--plot", "x.svg"], ["--plot", "beside --passkey"]),
     (["eval", "-m", MODEL, "--file", "/no/such.txt"], ["/no/such.txt"]),
     (["eval", "-m", MODEL, "--file", MODEL], [MODEL, "UTF-8"]),
     (["eval", "-m", MODEL, "--needles", "4"], ["--needles", "--filler"]),

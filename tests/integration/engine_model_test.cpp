@@ -113,6 +113,7 @@ class EngineModel : public testing::TestWithParam<const char*> {
       home.host_bytes =
           10 * static_cast<std::int64_t>(slots) * static_cast<std::int64_t>(spec.slot_bytes());
       options.scheduler.decode_floor_tokens = decode_floor_tokens(sparse_);
+      options.scheduler.decode_read_tokens = decode_read_tokens(sparse_, spec);
     }
     auto kv =
         std::move(KVCacheManager::create(spec, cap, make_home_tier(spec, home).value()).value());

@@ -141,7 +141,10 @@ class SpeculationModel : public testing::Test {
     HomeOptions home;
     if (way.has_home) {
       home.host_bytes = static_cast<std::int64_t>(10 * context_bytes);
-      options.scheduler.decode_floor_tokens = is_sparse ? decode_floor_tokens(sparse_) : 0;
+      if (is_sparse) {
+        options.scheduler.decode_floor_tokens = decode_floor_tokens(sparse_);
+        options.scheduler.decode_read_tokens = decode_read_tokens(sparse_, spec);
+      }
     }
     auto kv =
         KVCacheManager::create(spec, static_cast<std::int64_t>(way.pool_contexts * context_bytes),

@@ -181,6 +181,7 @@ class EngineLookahead : public testing::Test {
     if (way.has_home) {
       // All three decode side by side with a third of their KV in the fast tier.
       options.scheduler.decode_floor_tokens = decode_floor_tokens(sparse);
+      options.scheduler.decode_read_tokens = decode_read_tokens(sparse, spec);
       slots /= 3;
     }
     auto owned_kv =

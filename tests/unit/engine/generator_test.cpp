@@ -12,10 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/block_loader.h"
-#include "kv/tier/host_tier.h"
 #include "support/fake_model_runner.h"
-#include "support/paged_fake_runner.h"
 
 namespace karez {
 namespace {
@@ -332,49 +329,6 @@ TEST_F(GeneratorTest, RunsModelsWithSlidingWindowsInWhatTheirSequenceNeeds) {
   const auto result = run();
   ASSERT_TRUE(result) << result.error().to_string();
   EXPECT_EQ(shown_, std::string(10, 'a'));
-}
-
-// Beside the blocks of one layer there is room to write two blocks of all of them, and not the four
-// of a whole chunk.
-TEST(GeneratorWithHome, APromptWhoseLayersHardlyFitStreamsInSmallChunks) {
-  constexpr int kStreamedLayers = 12;
-  constexpr int kPrompt = 500;
-  const KVCacheSpec spec = test::PagedFakeRunner::kv_spec(std::vector<int>(kStreamedLayers, 0));
-  const auto slot_bytes = static_cast<std::int64_t>(spec.slot_bytes());
-  const auto answer = [&](std::int64_t num_slots, std::unique_ptr<Tier> home) {
-    auto kv = KVCacheManager::create(spec, num_slots * slot_bytes, std::move(home)).value();
-    BlockLoader loader;
-    test::PagedFakeRunner runner(40);
-    runner.selection_listener = &loader;
-    GeneratorOptions options;
-    options.context_tokens = 1024;
-    options.chunk_tokens = 64;
-    options.max_tokens = 20;
-    std::string text;
-    GeneratorCallbacks callbacks;
-    callbacks.on_text = [&](std::string_view shown) {
-      text += shown;
-      return true;
-    };
-    GreedySampler sampler;
-    const std::atomic<bool> cancelled = false;
-    std::vector<TokenId> prompt = prompt_of(kPrompt);
-    std::ranges::for_each(prompt, [](TokenId& token) { token %= 40; });
-    const TokenText letters = {[](TokenId t) { return std::string(1, static_cast<char>('A' + t)); },
-                               [](TokenId) { return false; }};
-    const auto result = Generator(runner, *kv, letters, nullptr, &loader)
-                            .run(prompt, options, sampler, callbacks, cancelled);
-    EXPECT_TRUE(result) << result.error().to_string();
-    return text;
-  };
-  const std::string wanted = answer(1000, nullptr);
-  EXPECT_EQ(wanted.size(), 20U);
-  auto home =
-      HostTier::create(
-          {.block_bytes = spec.slot_bytes(), .capacity_bytes = 1000 * slot_bytes, .num_workers = 0})
-          .value();
-  // One layer of 519 tokens, the step at hand and the one before, and a spare one.
-  EXPECT_EQ(answer(33 + 2 * kStreamedLayers + 1, std::move(home)), wanted);
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ namespace karez::test {
 namespace prefix_restorer_test {
 
 constexpr int kBlocks = 200;
-constexpr std::int64_t kStagedRecords = 32;
 
 // False: it did not come true in a time that is long on any machine.
 template <typename Condition>
@@ -39,7 +38,8 @@ bool eventually(Condition condition) {
   return true;
 }
 
-class PrefixRestorerStaging : public testing::Test {
+// Of records that staging has room for: more than are copied in a call beside others, and fewer.
+class PrefixRestorerStaging : public testing::TestWithParam<std::int64_t> {
  protected:
   PrefixRestorerStaging() {
     const KVCacheSpec spec = PagedFakeRunner::kv_spec({0, 0});
@@ -50,7 +50,7 @@ class PrefixRestorerStaging : public testing::Test {
     PrefixStoreOptions options;
     options.shape = {identity_digest("fake"), payload_bytes_of(spec)};
     const auto record_bytes = static_cast<std::int64_t>(options.shape.record_bytes());
-    options.load_staging_bytes = kStagedRecords * record_bytes;
+    options.load_staging_bytes = GetParam() * record_bytes;
     options.store_staging_bytes = kBlocks * record_bytes;
     records_ = std::make_shared<MemoryRecords>([this](std::string_view call) {
       num_reads_ += call == "read" ? 1 : 0;
@@ -84,21 +84,21 @@ class PrefixRestorerStaging : public testing::Test {
   std::vector<RecordKey> keys_;
 };
 
-TEST_F(PrefixRestorerStaging, HoldsNoMoreRecordsThanStagingHas) {
+TEST_P(PrefixRestorerStaging, IsFullOfRecordsWhileTheModelComputes) {
   ASSERT_TRUE(eventually([&] { return store_->stats().stored_blocks == kBlocks; }));
   PrefixRestorer restorer(*kv_, *cache_, *store_, nullptr, /*limit_seconds=*/1e9,
                           [] { return 0.0; });
   ASSERT_TRUE(restorer.hold(request_, request_.prompt.size()));
   int num_calls = 0;
   while (restorer.num_held() > 0) {
-    // Beside others fewer blocks are copied in a call than are read meanwhile.
-    const std::int64_t restored = restorer.stats().restored_blocks;
     restorer.advance(/*spare_slots=*/0, /*is_idle=*/false);
     if (restorer.stats().hits == 0) {
       std::this_thread::yield();  // it is still looked for
       continue;
     }
-    const std::int64_t wanted = std::min<std::int64_t>(kBlocks, restored + kStagedRecords);
+    // As many as there is room for, and no more.
+    const std::int64_t wanted =
+        std::min<std::int64_t>(kBlocks, restorer.stats().restored_blocks + GetParam());
     ASSERT_TRUE(eventually([&] { return num_reads_ >= wanted; }));
     ASSERT_EQ(num_reads_, wanted);
     ++num_calls;
@@ -108,7 +108,7 @@ TEST_F(PrefixRestorerStaging, HoldsNoMoreRecordsThanStagingHas) {
   EXPECT_EQ(restorer.take_ready().size(), 1U);
 }
 
-TEST_F(PrefixRestorerStaging, WhatIsBehindABadRecordIsDoubtedUnlessItHasBeenReadWhole) {
+TEST_P(PrefixRestorerStaging, WhatIsBehindABadRecordIsDoubtedUnlessItHasBeenReadWhole) {
   constexpr std::size_t kBad = 50;
   ASSERT_TRUE(eventually([&] { return store_->stats().stored_blocks == kBlocks; }));
   ASSERT_TRUE(records_->flip_a_bit(keys_[kBad].name));
@@ -123,11 +123,11 @@ TEST_F(PrefixRestorerStaging, WhatIsBehindABadRecordIsDoubtedUnlessItHasBeenRead
   EXPECT_EQ(num_known(0) - num_known(kBad), static_cast<std::int64_t>(kBad));
   EXPECT_FALSE(store_->is_known(keys_[kBad].name));
   // Read ahead are those that staging has room for.
-  EXPECT_LT(num_known(kBad), kStagedRecords);
-  EXPECT_EQ(num_known(kBad + kStagedRecords), 0);
+  EXPECT_LT(num_known(kBad), GetParam());
+  EXPECT_EQ(num_known(kBad + static_cast<std::size_t>(GetParam())), 0);
 }
 
-TEST_F(PrefixRestorerStaging, NothingIsDoubtedWhereARestoreEndsForWantOfSlots) {
+TEST_P(PrefixRestorerStaging, NothingIsDoubtedWhereARestoreEndsForWantOfSlots) {
   ASSERT_TRUE(eventually([&] { return store_->stats().stored_blocks == kBlocks; }));
   PrefixRestorer restorer(*kv_, *cache_, *store_, nullptr, /*limit_seconds=*/1e9,
                           [] { return 0.0; });
@@ -140,6 +140,8 @@ TEST_F(PrefixRestorerStaging, NothingIsDoubtedWhereARestoreEndsForWantOfSlots) {
   EXPECT_EQ(restorer.stats().restored_blocks, 0);
   EXPECT_EQ(num_known(0), kBlocks);
 }
+
+INSTANTIATE_TEST_SUITE_P(Staging, PrefixRestorerStaging, testing::Values(8, 32));
 
 }  // namespace prefix_restorer_test
 }  // namespace karez::test

@@ -439,6 +439,31 @@ TEST_F(KVCacheCompress, AWindowMayBeArchivedAsAWhole) {
   EXPECT_EQ(used(), 0);
 }
 
+TEST_F(KVCacheCompress, AStepReadsABlockOnceForAllItsPages) {
+  const SequenceId sequence = open(250);
+  const auto fewest_slots = [&](std::int64_t read_tokens) {
+    std::int64_t slots = 0;
+    while (kv_->most_step_tokens(sequence, read_tokens, slots) == 0) {
+      ++slots;
+    }
+    EXPECT_EQ(kv_->most_step_tokens(sequence, read_tokens, slots), 6) << "the rest of its block";
+    return slots;
+  };
+  constexpr std::int64_t kEverything = 1000;
+  constexpr std::int64_t kOwnBlock = 3;  // in all layers
+  EXPECT_EQ(fewest_slots(kEverything), 15 + kOwnBlock);
+  // Five blocks become one and three pages in one.
+  NewBlocks kept = take(1);
+  NewBlocks archived = take(1);
+  kv_->compress(sequence, kGroup, {32, 80}, std::move(kept), std::move(archived), Pages{0, 1, 2});
+  EXPECT_EQ(fewest_slots(kEverything), 12 + kOwnBlock);
+  EXPECT_EQ(fewest_slots(64), 4 + kOwnBlock);
+  EXPECT_EQ(fewest_slots(16), 3 + kOwnBlock) << "the layer with a window reads as much";
+  // Those of the next window keep their slots.
+  const NewBlocks next = take(2);
+  EXPECT_EQ(fewest_slots(kEverything), 12 + kOwnBlock + 2 * kSlotsPerBlock);
+}
+
 TEST_F(KVCacheCompress, ClosingGivesAllBack) {
   for (const bool with_archive : {false, true}) {
     const SequenceId sequence = open(200);

@@ -67,6 +67,16 @@ TEST(KVCacheSpec, LayersThatAllHaveAWindowReadNoMoreThanThat) {
   EXPECT_EQ(spec.most_step_tokens(100'000, 100'000, 21), 0);
 }
 
+TEST(KVCacheSpec, LayersWithAWindowReadItHoweverLittleTheOthersRead) {
+  KVCacheSpec spec = small_spec();
+  spec.layer_windows = {0, 64, 0, 64};
+  const std::int64_t slots =
+      3 * 5 + 4 * 3;  // a window and the block that it begins in; a new block
+  EXPECT_EQ(spec.most_step_tokens(1000, 32, slots), 8);
+  EXPECT_EQ(spec.most_step_tokens(1000, 32, slots - 1), 0);
+  EXPECT_EQ(spec.most_step_tokens(1000, 96, slots), 0);
+}
+
 TEST(KVCacheSpec, AcceptsTheEndsOfEveryRange) {
   KVCacheSpec spec = small_spec();
   EXPECT_TRUE(spec.validate().has_value());

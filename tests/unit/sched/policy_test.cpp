@@ -95,6 +95,12 @@ TEST(SchedulerOptions, NameTheFieldThatIsOutOfRange) {
   options = {};
   options.max_prefill_tokens_beside_decodes = 0;
   EXPECT_FALSE(options.validate().has_value());
+  options = {};
+  options.decode_floor_tokens = -1;
+  EXPECT_THAT(options.validate().error().message(), HasSubstr("decode-floor-tokens is -1"));
+  options = {};
+  options.decode_read_tokens = -1;
+  EXPECT_THAT(options.validate().error().message(), HasSubstr("decode-read-tokens is -1"));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ class SchedulerCompress : public testing::Test {
 
   // As in scheduler_test.cpp; drafts that are computed are "^" and their number, and are wrong.
   std::vector<std::string> step(std::vector<RequestId> finish = {}) {
-    const StepPlan plan = scheduler_->schedule(slots_of_others_);
+    const StepPlan plan = scheduler_->schedule();
     std::vector<std::string> said;
     StepOutput output;
     for (const PlannedSequence& planned : plan.sequences) {
@@ -192,7 +192,6 @@ class SchedulerCompress : public testing::Test {
   std::unique_ptr<PrefixCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<CompressionCandidate> candidates_;  // of the next step
-  std::int64_t slots_of_others_ = 0;
 };
 
 TEST_F(SchedulerCompress, NoRowIsComputedBehindAPublicationBeforeItsWindowIsCompressed) {
@@ -476,12 +475,11 @@ TEST_F(SchedulerCompress, OneThatIsAloneWaitsForRoomThatOthersHold) {
   add(1, 16, windows_from(16));
   run_until_held();
   const NewBlocks others = *kv_->new_blocks(0, 1);
-  slots_of_others_ = kSlotsPerBlock;
-  EXPECT_THAT(step(), IsEmpty());
+  scheduler_->set_slots_of_others(kSlotsPerBlock);
   EXPECT_FALSE(scheduler_->make_room_to_compress(candidate(1).key, 2 * kSlotsPerBlock));
   EXPECT_THAT(scheduler_->compression_candidates(), SizeIs(1)) << "it still waits";
-  slots_of_others_ = 0;
   EXPECT_THAT(step(), IsEmpty());
+  scheduler_->set_slots_of_others(0);
   EXPECT_FALSE(scheduler_->make_room_to_compress(candidate(1).key, 2 * kSlotsPerBlock));
   EXPECT_THAT(scheduler_->compression_candidates(), IsEmpty()) << "it does without";
 }

@@ -55,7 +55,8 @@ class SchedulerTest : public testing::Test {
   // "!" if its next token was sampled and ".choice" if it is not the first choice.
   std::vector<std::string> step(std::vector<RequestId> finish = {},
                                 std::int64_t slots_of_others = 0) {
-    plan_ = scheduler_->schedule(slots_of_others);
+    scheduler_->set_slots_of_others(slots_of_others);
+    plan_ = scheduler_->schedule();
     std::vector<std::string> said;
     StepOutput output;
     for (const PlannedSequence& planned : plan_.sequences) {
