@@ -1,9 +1,11 @@
 """A folder of stored prompt beginnings (--kv-disk-path) under a real server that restarts, is killed
-and shares it.
+and shares it; and a pool (--kv-remote) that forges records, hangs and dies under requests.
 
 KAREZ_KILL_ROUNDS says how often the server is killed under load (3; a long run takes 200).
 """
 
+import concurrent.futures
+import json
 import os
 import random
 import signal
@@ -14,7 +16,7 @@ import threading
 import time
 import unittest
 
-from harness import real_server
+from harness import eventually, real_server
 
 PASSWORD = "a-secret-of-the-pool"
 KILL_ROUNDS = int(os.environ.get("KAREZ_KILL_ROUNDS", "3"))
@@ -45,6 +47,10 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def health_of(server):
+    return json.loads(server.request("GET", "/health")[2])
 
 
 def our_bytes(folder):
@@ -134,13 +140,18 @@ class Persistence(unittest.TestCase):
             # A server that trusts somebody else does not believe this pool, and computes.
             self.assertEqual(ask(stranger, prompt(2, 200)), (first[0], 0))
             wait_for_metric(stranger, "karez_kv_store_stores_stopped", 1)
-            self.assertIn('"status":"ok"', stranger.request("GET", "/health")[2].decode())
+            self.assertEqual(health_of(stranger)["status"], "ok")
+            self.assertEqual(health_of(stranger)["kv_store"]["stores"], "stopped")
             said = "".join(stranger.request("GET", path)[2].decode()
                            for path in ("/health", "/metrics", "/karez/stats", "/props"))
             pool.kill()
             pool.wait()
             for seed in range(3, 6):
-                self.assertEqual(ask(other, prompt(seed, 40))[1], 0)
+                text, cached = ask(other, prompt(seed, 40))
+                self.assertEqual((text, cached), (ask(other, prompt(seed, 40), cache=False)[0], 0))
+            # Each of these has asked in vain.
+            self.assertEqual(health_of(other)["status"], "ok")
+            self.assertEqual(health_of(other)["kv_store"]["loads"], "stopped")
         log = "".join(stranger.output + other.output)
         self.assertIn("its certificate is not accepted", log)
         self.assertNotIn(PASSWORD, said + log)
@@ -153,7 +164,7 @@ class Persistence(unittest.TestCase):
         found = 0
         for round_number in range(KILL_ROUNDS):
             with self.server() as server:
-                for number in dice.sample(range(len(prompts)), 4):
+                for number in dice.sample(range(len(prompts)), len(prompts)):
                     text, cached = ask(server, prompts[number])
                     self.assertEqual(text, wanted[number], f"round {round_number}, prompt {number}")
                     found += cached
@@ -187,6 +198,105 @@ class Persistence(unittest.TestCase):
             for number, tokens in enumerate(prompts):
                 self.assertEqual(ask(server, tokens)[0], wanted[number])
             self.assertEqual(os.listdir(os.path.join(self.folder.name, "karez-v1", "tmp")), [])
+
+
+class Pool(unittest.TestCase):
+    """A real Redis whose records the test changes, and which hangs and dies under requests."""
+
+    BLOCKS = 7  # of a prompt
+
+    def setUp(self):
+        self.port = free_port()
+        self.pool = subprocess.Popen(["redis-server", "--port", str(self.port), "--bind", "127.0.0.1",
+                                      "--save", ""], stdout=subprocess.DEVNULL)
+        self.addCleanup(self.pool.wait)
+        self.addCleanup(self.pool.kill)  # also one that is stopped
+        self.assertTrue(eventually(self.is_there, 20))
+        self.prompts = [prompt(seed, 16 * self.BLOCKS + 8) for seed in range(100, 108)]
+
+    def is_there(self):
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def redis(self, *words):
+        """What redis-cli prints."""
+        done = subprocess.run(["redis-cli", "-p", str(self.port), *map(str, words)], check=True,
+                              capture_output=True, text=True, timeout=20)
+        return done.stdout.strip()
+
+    def server(self):
+        return real_server("-c", 1024, "--kv-remote", f"redis://127.0.0.1:{self.port}")
+
+    def fill(self, count):
+        """The answers to so many prompts, computed; these are in the pool then."""
+        with self.server() as writer:
+            wanted = [ask(writer, tokens, cache=False)[0] for tokens in self.prompts[:count]]
+            for tokens, text in zip(self.prompts, wanted):
+                self.assertEqual(ask(writer, tokens), (text, 0))
+            self.assertTrue(eventually(lambda: int(self.redis("DBSIZE")) == count * self.BLOCKS, 60))
+        return wanted
+
+    def test_records_that_somebody_has_changed_in_it_are_not_believed(self):
+        wanted = self.fill(2)
+        keys = sorted(self.redis("KEYS", "karez:1:*").split())
+        self.assertEqual(len(keys), 2 * self.BLOCKS)
+        size = int(self.redis("STRLEN", keys[0]))
+        places = (0, 40, size // 2, size - 1)
+        for at, key in enumerate(keys[::2]):
+            bit = 8 * places[at % len(places)]
+            self.redis("SETBIT", key, bit, 1 - int(self.redis("GETBIT", key, bit)))
+        self.redis("SETRANGE", keys[1], 1000, "not the keys and values of these tokens")
+        self.redis("APPEND", keys[3], "x")
+        with self.server() as reader:
+            found = 0
+            for tokens, text in zip(self.prompts, wanted):
+                answer, cached = ask(reader, tokens)
+                self.assertEqual(answer, text)
+                found += cached
+            self.assertLess(found, len(wanted) * 16 * self.BLOCKS)
+            self.assertGreater(reader.metrics()["karez_kv_store_bad_records_total"], 0)
+            self.assertEqual(health_of(reader)["kv_store"], {"loads": "ok", "stores": "ok"})
+            reader.terminate()  # what it has computed is stored by then
+            reader.wait(20)
+        with self.server() as reader:
+            for tokens, text in zip(self.prompts, wanted):
+                self.assertEqual(ask(reader, tokens), (text, 16 * self.BLOCKS))
+            self.assertEqual(reader.metrics()["karez_kv_store_bad_records_total"], 0)
+
+    def ask_while_it_hangs(self, server, numbers, then):
+        """The answers to prompts that wait for a stopped pool, when `then` happens to it."""
+        self.pool.send_signal(signal.SIGSTOP)
+        with concurrent.futures.ThreadPoolExecutor(len(numbers)) as clients:
+            asked = [clients.submit(ask, server, self.prompts[number]) for number in numbers]
+
+            def are_there():
+                stats = server.stats()
+                return stats["requests_running"] + stats["requests_waiting"] == len(numbers)
+
+            try:
+                self.assertTrue(eventually(are_there, 4))
+            finally:
+                self.pool.send_signal(then)
+            return [one.result() for one in asked]
+
+    def test_it_hangs_and_dies_under_requests_for_what_is_in_it(self):
+        wanted = self.fill(len(self.prompts))
+        in_pool = 16 * self.BLOCKS
+        with self.server() as reader:
+            self.assertEqual(ask(reader, self.prompts[0]), (wanted[0], in_pool))
+            answers = self.ask_while_it_hangs(reader, range(1, 4), signal.SIGCONT)
+            self.assertEqual([text for text, _ in answers], wanted[1:4])
+            self.assertGreater(sum(cached for _, cached in answers), 0)
+            answers = self.ask_while_it_hangs(reader, range(4, 8), signal.SIGKILL)
+            self.assertEqual(answers, [(text, 0) for text in wanted[4:]])
+            self.pool.wait()
+            for tokens, text in zip(self.prompts, wanted):  # of its memory now
+                self.assertEqual(ask(reader, tokens), (text, in_pool))
+            for seed in range(200, 203):
+                text, cached = ask(reader, prompt(seed, 40))
+                self.assertEqual((text, cached), (ask(reader, prompt(seed, 40), cache=False)[0], 0))
+            health = health_of(reader)
+            self.assertEqual((health["status"], health["kv_store"]["loads"]), ("ok", "stopped"))
 
 
 if __name__ == "__main__":
