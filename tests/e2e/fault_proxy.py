@@ -3,12 +3,15 @@
 It counts what the producer sends. Once so many bytes have passed, it does what it was made for:
 
   cut      closes both connections
+  reset    the same with RST: what is on its way is lost too
   stall    keeps them open and passes nothing on, in either direction
   flip     inverts one bit of the next byte, and goes on
+  drop     leaves out the next frame with a part of a manifest or with blocks, and goes on
   length   claims in the header of the next frame that 4 GiB follow, and goes on
   upward   the same to a frame that the consumer sends
 
-A frame is a header of 32 bytes, whose bytes 8 to 11 are the length of what follows.
+A frame is a header of 32 bytes, whose bytes 6 and 7 are its type and 8 to 11 the length of what
+follows.
 """
 
 import socket
@@ -16,6 +19,7 @@ import struct
 import threading
 
 HEADER_BYTES = 32
+PART, BLOCK_DATA = 9, 14
 
 
 class FaultProxy:
@@ -50,10 +54,13 @@ class FaultProxy:
         self._threads.append(thread)
         thread.start()
 
-    @staticmethod
-    def _shut(connection):
+    def _shut(self, connection):
+        is_reset = self._fault == "reset" and self.has_struck
         try:
-            connection.shutdown(socket.SHUT_RDWR)
+            if is_reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # Wakes who reads it. A connection is reset by close(), unless it has sent FIN.
+            connection.shutdown(socket.SHUT_RD if is_reset else socket.SHUT_RDWR)
         except OSError:
             pass
         connection.close()
@@ -89,7 +96,8 @@ class FaultProxy:
     def _pass_on(self, source, target, is_upward):
         header = bytearray()
         body_left = 0
-        is_within_body = self._fault in ("cut", "stall", "flip")
+        is_left_out = False
+        is_within_body = self._fault in ("cut", "reset", "stall", "flip")
         try:
             while True:
                 # A frame's header, and its body, in parts that end where the fault is due.
@@ -107,19 +115,23 @@ class FaultProxy:
                         if self._fault == "stall":
                             self._stopped.wait()
                             break
-                        if self._fault == "cut":
+                        if self._fault in ("cut", "reset"):
                             break
                         data[0] ^= 1
                     body_left -= len(data)
-                    target.sendall(data)
+                    if not is_left_out:
+                        target.sendall(data)
                 else:
                     header += data
                     if len(header) < HEADER_BYTES:
                         continue
-                    body_left = struct.unpack_from("<I", header, 8)[0]
+                    kind, body_left = struct.unpack_from("<HI", header, 6)
                     if self._fault in ("length", "upward") and self._strikes(is_upward):
                         struct.pack_into("<I", header, 8, 0xFFFFFFFF)
-                    target.sendall(header)
+                    is_left_out = (self._fault == "drop" and kind in (PART, BLOCK_DATA)
+                                   and self._strikes(is_upward))
+                    if not is_left_out:
+                        target.sendall(header)
                     data, header = header, bytearray()
                 if not is_upward:
                     with self._lock:
