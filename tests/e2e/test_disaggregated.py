@@ -35,8 +35,8 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def started(*flags):
-    server = harness.real_server(*MODEL_FLAGS, *flags)
+def started(*flags, model=MODEL_FLAGS):
+    server = harness.real_server(*model, *flags)
     if not eventually(lambda: server.request("GET", "/health")[0] == 200, 60):
         server.__exit__()
         raise RuntimeError(f"no model after a minute: {flags}")

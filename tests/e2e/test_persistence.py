@@ -225,7 +225,9 @@ class Pool(unittest.TestCase):
         return done.stdout.strip()
 
     def server(self):
-        return real_server("-c", 1024, "--kv-remote", f"redis://127.0.0.1:{self.port}")
+        # f32 keys and values: a batch then rounds like a request alone.
+        return real_server("-c", 1024, "-ctk", "f32", "-ctv", "f32",
+                           "--kv-remote", f"redis://127.0.0.1:{self.port}")
 
     def fill(self, count):
         """The answers to so many prompts, computed; these are in the pool then."""
