@@ -213,6 +213,36 @@ class Faults(Disaggregated):
         self.expect_faults_survived("sparse", "recompute", self.FAULTS)
 
 
+class Leases(Disaggregated):
+
+    def test_a_prompt_that_nobody_fetched_in_time_is_an_error_or_computed_again(self):
+        with producer("--kv-lease", 1) as prefill:
+            params = prefilled(prefill)
+
+            def has_ended():
+                now = prefill.metrics()
+                return (now["karez_kv_export_expired_total"], now["karez_kv_export_held"]) == (1, 0)
+
+            self.assertTrue(eventually(has_ended, 20), prefill.metrics())
+            for admit, policy in (("sparse", "fail"), ("full", "recompute")):
+                with self.subTest(admit=admit, policy=policy), \
+                        consumer("--kv-admit", admit, "--kv-load-failure", policy) as decode:
+                    right = text_of(completed(decode)[1])
+                    status, answer = completed(decode, kv_transfer_params=params)
+                    if policy == "fail":
+                        self.assertEqual((status, answer["error"]["code"]),
+                                         (503, "kv_transfer_failed"), answer)
+                        self.assertIn("not exported", answer["error"]["message"])
+                    else:
+                        self.assertEqual((status, text_of(answer)), (200, right))
+                        self.assertEqual(decode.metrics()["karez_kv_admit_failed_total"], 1)
+                    self.expect_quiet(decode)
+                    # Neither node holds it against the other.
+                    status, answer = completed(decode, kv_transfer_params=prefilled(prefill))
+                    self.assertEqual((status, text_of(answer)), (200, right))
+                    self.expect_quiet(decode)
+
+
 class Deaths(Disaggregated):
     """With shared memory, which outlives the process that made it."""
 
