@@ -7,7 +7,7 @@
 #
 # sparse (default): the decoding server takes in what it reads. full: the whole KV, dense attention.
 # For example: scripts/disaggregated.sh full -- --kv-load-failure recompute
-# KAREZ and MODEL name another program and another model. Logs: build/disaggregated/.
+# KAREZ, MODEL and TEXT name another program, model and text to ask about. Logs: build/disaggregated/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -38,8 +38,8 @@ for file in "$karez" "$model"; do
     exit 1
   fi
 done
-text=/usr/share/common-licenses/GPL-2
-if [[ ! -r "$text" ]]; then text=docs/architecture.md; fi
+text=${TEXT:-/usr/share/common-licenses/GPL-2}
+if [[ -z "${TEXT:-}" && ! -r "$text" ]]; then text=docs/architecture.md; fi
 
 logs=build/disaggregated
 mkdir -p "$logs"
