@@ -193,6 +193,27 @@ class EngineModel : public testing::TestWithParam<const char*> {
     }
   }
 
+  // What comes back from a folder has the bits of what is still in memory.
+  void expect_same_bits_when_restored() {
+    const TemporaryFolder folder;
+    store_ = {.disk_directory = folder.path(), .disk_bytes = kGiB};
+    Answer warm;
+    {
+      const auto engine = make_engine({"stores", 512});
+      run(*engine, {prompt(0)});
+      warm = run(*engine, {prompt(0)}).front();
+    }
+    const auto engine = make_engine({"restores", 512});
+    const Answer restored = run(*engine, {prompt(0)}).front();
+    EXPECT_EQ(restored.cached_tokens, (kPromptTokens - 1) / kBlockSize * kBlockSize);
+    EXPECT_EQ(restored.cached_tokens, warm.cached_tokens);
+    ASSERT_EQ(restored.tokens.size(), warm.tokens.size());
+    for (std::size_t i = 0; i < warm.tokens.size(); ++i) {
+      EXPECT_EQ(restored.tokens[i].chosen.token, warm.tokens[i].chosen.token);
+      EXPECT_EQ(restored.tokens[i].chosen.logprob, warm.tokens[i].chosen.logprob);
+    }
+  }
+
   TemporaryFile file_{"f32.gguf"};
   CurrentLoader current_loader_;
   SparseOptions sparse_;
@@ -298,25 +319,14 @@ TEST_P(EngineModel, APromptThatIsFoundGivesTheSameAnswer) {
   }
 }
 
-// What comes back from a folder has the bits of what is still in memory.
 TEST_P(EngineModel, APromptThatAnEarlierEngineStoredGivesTheSameBits) {
-  const TemporaryFolder folder;
-  store_ = {.disk_directory = folder.path(), .disk_bytes = kGiB};
-  Answer warm;
-  {
-    const auto engine = make_engine({"stores", 512});
-    run(*engine, {prompt(0)});
-    warm = run(*engine, {prompt(0)}).front();
-  }
-  const auto engine = make_engine({"restores", 512});
-  const Answer restored = run(*engine, {prompt(0)}).front();
-  EXPECT_EQ(restored.cached_tokens, (kPromptTokens - 1) / kBlockSize * kBlockSize);
-  EXPECT_EQ(restored.cached_tokens, warm.cached_tokens);
-  ASSERT_EQ(restored.tokens.size(), warm.tokens.size());
-  for (std::size_t i = 0; i < warm.tokens.size(); ++i) {
-    EXPECT_EQ(restored.tokens[i].chosen.token, warm.tokens[i].chosen.token);
-    EXPECT_EQ(restored.tokens[i].chosen.logprob, warm.tokens[i].chosen.logprob);
-  }
+  expect_same_bits_when_restored();
+}
+
+// Its key index is made again from what comes back.
+TEST_P(SparseEngineModel, APromptThatAnEarlierSparseEngineStoredGivesTheSameBits) {
+  load({.token_budget = 192, .recent_window = 64});
+  expect_same_bits_when_restored();
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SparseEngineModel, testing::Values(kSmolLm2),
