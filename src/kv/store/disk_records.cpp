@@ -132,10 +132,18 @@ int DiskRecords::make_folders() {
   if (const int error = intercept("mkdir"); error != 0) {
     return error;
   }
+  std::set<std::string> parents;  // to be synced
   for (const std::string& path :
        {std::string(kStoreFolder), std::string(kTemporaryFolder), identity_folder_}) {
-    if (mkdirat(folder_, path.c_str(), kOwnerFolder) != 0 && errno != EEXIST) {
+    if (mkdirat(folder_, path.c_str(), kOwnerFolder) == 0) {
+      parents.emplace(path == kStoreFolder ? "." : kStoreFolder);
+    } else if (errno != EEXIST) {
       return errno;
+    }
+  }
+  for (const std::string& parent : parents) {
+    if (const int error = sync_folder(parent); error != 0) {
+      return error;
     }
   }
   return 0;

@@ -165,6 +165,37 @@ TEST_F(DiskRecordsTest, AWriteThatBreaksOffLeavesNothing) {
   EXPECT_FALSE(write(*disk, keys).problem);
 }
 
+TEST_F(DiskRecordsTest, AFolderThatCannotBeSyncedIsAProblemAndItsRecordsAreWhole) {
+  const auto disk = open();
+  const auto keys = prompt_keys(small_shape(), 3);
+  fault_ = [](std::string_view operation) { return operation == "sync folder" ? EIO : 0; };
+  const WriteReport report = write(*disk, keys);
+  ASSERT_TRUE(report.problem);
+  EXPECT_EQ(report.problem->code(), StatusCode::kIoError);
+  EXPECT_EQ(report.stored.size(), 3U);  // they may be gone after a power failure, as a whole
+  EXPECT_EQ(count(*disk, keys), 3U);
+  EXPECT_THAT(temporary_files(), testing::IsEmpty());
+  EXPECT_EQ(disk->usage().used_bytes, 3 * kFileBytes);
+  fault_ = {};
+  EXPECT_FALSE(write(*disk, prompt_keys(small_shape(), 3, 5000)).problem);
+}
+
+TEST_F(DiskRecordsTest, FoldersThatItMakesAreSyncedInTheirParents) {
+  int num_synced = 0;
+  fault_ = [&](std::string_view operation) {
+    if (operation == "sync folder") {
+      ++num_synced;
+    }
+    return 0;
+  };
+  open();
+  EXPECT_EQ(num_synced, 2);  // karez-v1 in the folder; its folders in karez-v1
+  open();
+  EXPECT_EQ(num_synced, 2);
+  open(64, "another model");
+  EXPECT_EQ(num_synced, 3);
+}
+
 TEST_F(DiskRecordsTest, WhatADeadProcessLeftIsDeletedAndWhatALivingOneWritesIsNot) {
   write(*open(), prompt_keys(small_shape(), 1));
   put_file("karez-v1/tmp/0123456789abcdef.tmp", 500);
