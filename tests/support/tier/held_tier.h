@@ -23,6 +23,7 @@ class HeldTier final : public Tier {
   int reads_to_fail = 0;      // so many of the next results
   int writes_to_fail = 0;     // likewise
   std::vector<Transfer> reads;
+  std::vector<int> reads_of_calls;  // how many came in each call of submit() with any
 
   void let_go() {
     collect();
@@ -36,10 +37,15 @@ class HeldTier final : public Tier {
     const TierCapacity now = capacity();
     const auto room = static_cast<std::size_t>(std::max(0, now.max_in_flight - now.in_flight));
     const std::size_t taken = inner_->submit(transfers.first(std::min(room, transfers.size())));
+    int num_reads = 0;
     for (const Transfer& transfer : transfers.first(taken)) {
       if (transfer.direction == TransferDirection::kRead) {
         reads.push_back(transfer);
+        ++num_reads;
       }
+    }
+    if (num_reads > 0) {
+      reads_of_calls.push_back(num_reads);
     }
     return taken;
   }

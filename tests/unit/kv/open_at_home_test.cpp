@@ -56,6 +56,27 @@ TEST_F(OpenAtHome, TakesNoSlotsAndIsReadOnDemand) {
   step(0, {1, 2, 4, 5, 6});
 }
 
+// One round trip to a peer for a layer, whoever needs what.
+TEST_F(OpenAtHome, WhatSeveralSequencesLackInALayerReachesTheTierInOneCall) {
+  make(48, 2);
+  for (int sequence = 0; sequence < 3; ++sequence) {
+    ASSERT_TRUE(open_foreign(8));
+  }
+  tier_->holds_reads = true;  // until somebody waits
+  residency_->begin_step();
+  for (int layer = 0; layer < 2; ++layer) {
+    residency_->begin_layer(layer);
+    for (int sequence = 0; sequence < 3; ++sequence) {
+      for (const int i : {0, 3, 6}) {  // no two of them are neighbours
+        EXPECT_TRUE(residency_->need(0, block(sequence, i)));
+      }
+    }
+    EXPECT_TRUE(residency_->load().empty());
+  }
+  residency_->end_step();
+  EXPECT_EQ(tier_->reads_of_calls, (std::vector<int>{9, 9}));
+}
+
 TEST_F(OpenAtHome, GrowsIntoSlotsAndNothingOfItIsWrittenHomeAgain) {
   ASSERT_TRUE(open_foreign(4));
   ASSERT_TRUE(kv_->extend(sequences_[0], 17));
