@@ -19,6 +19,7 @@ import random
 import re
 import select
 import shutil
+import signal
 import statistics
 import struct
 import subprocess
@@ -81,6 +82,7 @@ class Link:
         self._random = random.Random(1)
         self._stopped = threading.Event()
         self.packets = self.dropped = 0
+        self.is_cut = False  # nothing gets through, and nobody is told
 
     def __enter__(self):
         self._ends = [new_tun("kznear"), new_tun("kzfar")]
@@ -122,7 +124,7 @@ class Link:
             for end in ready:
                 packet = os.read(end, 65536)
                 self.packets += 1
-                if self._random.random() < self._loss:
+                if self.is_cut or self._random.random() < self._loss:
                     self.dropped += 1
                     continue
                 other = self._ends[1 - self._ends.index(end)]
@@ -170,14 +172,63 @@ def measure_one(options, prefill, decode):
             "admit_seconds": metrics["karez_kv_admit_seconds_total"]}
 
 
+def interrupted(options, link, prefill, decode, strike):
+    """What becomes of a request when something happens in the middle of its transfer."""
+    right = nodes.text_of(nodes.completed(decode, max_tokens=options.tokens)[1])
+    params = nodes.prefilled(prefill)
+    outcome = []
+
+    def ask():
+        status, answer = nodes.completed(decode, max_tokens=options.tokens, kv_transfer_params=params)
+        is_right = status == 200 and nodes.text_of(answer) == right
+        outcome.append("right" if is_right else "error" if status >= 500 else "wrong")
+
+    client = threading.Thread(target=ask)
+    before = link.packets
+    client.start()
+    is_under_way = harness.eventually(lambda: link.packets >= before + 100, 20)
+    strike()
+    client.join()
+    is_quiet = harness.eventually(
+        lambda: all(decode.metrics()[name] == 0 for name in (
+            "karez_kv_slots_used", "karez_kv_home_used_bytes", "karez_kv_peer_leases")), 20)
+    again = nodes.text_of(nodes.completed(decode, max_tokens=options.tokens)[1])
+    return {"outcome": outcome[0] if outcome and is_under_way else "none", "is_quiet": is_quiet,
+            "goes_on": again == right}
+
+
+def near_consumer(*flags):
+    return nodes.consumer(*nodes.PEER_FLAGS, "--kv-host", NEAR, "--kv-allow-peers", FAR,
+                          "--kv-peer-secret", SECRET, *flags)
+
+
+def interrupt(options, link, prefill):
+    def cut():
+        link.is_cut = True
+
+    def kill():
+        os.kill(prefill.pid, signal.SIGKILL)
+
+    figures = {}
+    for strike in (cut, kill):  # in this order: nobody starts it again
+        with near_consumer() as decode:
+            figures[strike.__name__] = interrupted(options, link, prefill, decode, strike)
+        link.is_cut = False
+        if strike is cut:
+            figures["cut"]["is_quiet"] &= harness.eventually(
+                lambda: prefill.metrics()["karez_kv_export_held"] == 0, 20)
+    return figures
+
+
 def measure(options):
     figures = {}
     with Link(options.delay_ms / 1000, options.loss) as link, far_producer(link) as prefill:
         harness.eventually(lambda: prefill.request("GET", "/health")[0] == 200, 60)
         for admit in ("full", "sparse"):
-            with nodes.consumer(*nodes.PEER_FLAGS, "--kv-admit", admit, "--kv-host", NEAR,
-                                "--kv-allow-peers", FAR, "--kv-peer-secret", SECRET) as decode:
+            with near_consumer("--kv-admit", admit) as decode:
                 figures[admit] = measure_one(options, prefill, decode)
+        if options.interrupt:
+            figures.update(interrupt(options, link, prefill))
         figures["packets"], figures["dropped"] = link.packets, link.dropped
         figures["retransmitted"] = link.retransmitted()
     return figures
@@ -190,6 +241,8 @@ def main():
     parser.add_argument("--loss", type=float, default=0.01, help="of packets (0.01)")
     parser.add_argument("--requests", type=int, default=5, help="of each way of admission (5)")
     parser.add_argument("--tokens", type=int, default=24, help="of an answer (24)")
+    parser.add_argument("--interrupt", action="store_true",
+                        help="then cut the link in the middle of a transfer, and kill the far node in another")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.inside:
