@@ -227,10 +227,10 @@ def measure(options):
         for admit in ("full", "sparse"):
             with near_consumer("--kv-admit", admit) as decode:
                 figures[admit] = measure_one(options, prefill, decode)
-        if options.interrupt:
-            figures.update(interrupt(options, link, prefill))
         figures["packets"], figures["dropped"] = link.packets, link.dropped
         figures["retransmitted"] = link.retransmitted()
+        if options.interrupt:
+            figures.update(interrupt(options, link, prefill))
     return figures
 
 

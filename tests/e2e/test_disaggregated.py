@@ -181,9 +181,10 @@ class Faults(Disaggregated):
                 with self.subTest(fault=fault, share=share):
                     proxy, status, answer = self.through(decode, fault,
                                                          int(clean.bytes_down * share))
-                    self.assertTrue(proxy.has_struck)
-                    # An answer with sparse attention may need no more than what has come.
-                    is_spared = (status, admit, share) == (200, "sparse", 0.99)
+                    # An answer with sparse attention may need no more than what has come by then.
+                    may_be_spared = (admit, share) == ("sparse", 0.99)
+                    self.assertTrue(proxy.has_struck or may_be_spared)
+                    is_spared = may_be_spared and status == 200
                     if policy == "recompute" or is_spared:
                         self.assertEqual(status, 200, answer)
                         self.assertEqual(text_of(answer), right)
@@ -191,7 +192,7 @@ class Faults(Disaggregated):
                         self.assertGreaterEqual(status, 500, answer)
                         self.assertRegex(answer["error"]["message"],
                                          "closed the connection|connection broke|"
-                                         "could not be read|did not come|"
+                                         "could not be read|did not come|lease has ended|"
                                          "port [0-9]+: the producer of the prompt's KV is gone")
                     self.expect_quiet(decode)
                     self.assertEqual(text_of(completed(decode)[1]), right)
