@@ -70,5 +70,18 @@ TEST(TextRoutes, MoreTokensThanFourContextsAreNotTurnedIntoText) {
   expect_too_long(answer_detokenize(body_of(41), codec, kModel), "tokens");
 }
 
+TEST(TextRoutes, HealthSaysWhichUsesOfTheStoreHaveStopped) {
+  EngineStats stats;
+  EXPECT_EQ(answer_health(stats), R"({"status":"ok"})");
+  stats.has_store = true;
+  EXPECT_EQ(answer_health(stats), R"({"status":"ok","kv_store":{"loads":"ok","stores":"ok"}})");
+  stats.store.loads_stopped = true;
+  EXPECT_EQ(answer_health(stats),
+            R"({"status":"ok","kv_store":{"loads":"stopped","stores":"ok"}})");
+  stats.store.stores_stopped = true;
+  EXPECT_EQ(answer_health(stats),
+            R"({"status":"ok","kv_store":{"loads":"stopped","stores":"stopped"}})");
+}
+
 }  // namespace text_routes_test
 }  // namespace karez::test
