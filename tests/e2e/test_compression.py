@@ -11,6 +11,7 @@ from harness import real_server
 
 KAREZ = os.environ["KAREZ_BINARY"]
 MODEL = os.environ["KAREZ_MODEL"]
+FILLER = "/usr/share/common-licenses/GPL-3"  # a text of 7,000 tokens that every Debian has
 ROWS = 30 * 3  # layers and KV heads of the model
 
 WINDOW = 64
@@ -126,6 +127,34 @@ class Eval(unittest.TestCase):
                 self.assertEqual(document["figures"]["tokens"], 64)
                 self.assertEqual(document["compressed"]["windows"], 3)
         self.assertEqual(sum(os.path.basename(__file__) in line for line in table.splitlines()), len(ways))
+
+    @unittest.skipUnless(os.path.exists(FILLER), f"{FILLER} is not there")
+    def test_a_number_of_3000_tokens_ago_is_found_in_the_archive_alone(self):
+        length = 4608
+        report, _ = run(["eval", "--generate", "--needles", "16", "--filler", FILLER, "--length", str(length),
+                         "--decode-tokens", "64", "--compress-keep", "0.2", "--compress-archive", "off,r4"])
+        needles = {}
+        for mode in report["modes"]:
+            document, = mode["documents"]
+            self.assertGreaterEqual(document["compressed"]["windows"], 6)
+            needles[mode["compression"]["archive"]] = document["needles"]
+        self.assertEqual(set(needles), {"off", "r4"})
+        dense = needles["r4"]["reference_recalled"]
+        said = json.dumps(needles)
+        self.assertGreaterEqual(dense, 4, said)
+        self.assertGreaterEqual(2 * needles["r4"]["recalled"], dense, said)
+        self.assertGreaterEqual(needles["r4"]["recalled"], needles["off"]["recalled"] + 3, said)
+
+        # Depths are shares of the tokens before the questions, which are fewer than 600 tokens.
+        far = {archive: [one for one in found["by_needle"] if (1 - one["depth"]) * (length - 600) > 3000]
+               for archive, found in needles.items()}
+        self.assertGreaterEqual(len(far["r4"]), 4, said)
+        found = {archive: sum(one["recalled"] for one in ones) for archive, ones in far.items()}
+        self.assertGreater(found["r4"], found["off"], said)
+        # In nats for each token of a number, over dense attention.
+        loss = {archive: sum(one["loss"] for one in ones) / len(ones) for archive, ones in far.items()}
+        self.assertLess(loss["r4"], 0.5, said)
+        self.assertGreater(loss["off"], loss["r4"] + 0.5, said)
 
 
 if __name__ == "__main__":
