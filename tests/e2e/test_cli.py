@@ -9,6 +9,8 @@ import tempfile
 import time
 import unittest
 
+import harness
+
 KAREZ = os.environ["KAREZ_BINARY"]
 MODEL = os.environ["KAREZ_MODEL"]
 
