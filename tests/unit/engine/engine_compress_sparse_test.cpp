@@ -90,7 +90,8 @@ class EngineCompressSparse : public testing::TestWithParam<CompressArchive> {
                                .capacity_bytes = 4000 * slot_bytes,
                                .num_workers = 0})
                  .value();
-      options.scheduler.decode_floor_tokens = decode_floor_tokens(sparse);
+      // As much as a row reads of one layer and no more, so that several run together.
+      options.scheduler.decode_floor_tokens = 96;
       options.scheduler.decode_read_tokens = decode_read_tokens(sparse, spec);
     }
     auto kv = KVCacheManager::create(spec, way.slots * slot_bytes, std::move(home)).value();
