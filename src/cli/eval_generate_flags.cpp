@@ -37,9 +37,9 @@ std::vector<std::string> names_of(const std::vector<std::string>& given,
   return names;
 }
 
-bool looks_at_neighbours(CompressScore score) {
-  return score != CompressScore::kRecent && score != CompressScore::kRandom;
-}
+// The most recent pairs are a run already, and runs of them the same pairs. Random runs are not
+// random pairs.
+bool is_chunked(CompressScore score) { return score != CompressScore::kRecent; }
 
 }  // namespace
 
@@ -65,7 +65,7 @@ void add_eval_generate_flags(CLI::App& command, EvalGenerateFlags& flags) {
       "(bidirectional)")
       ->delimiter(',');
   add("--compress-chunk", flags.chunks, "NAME,..",
-      "How: token2chunk, none, fixed=N, or all (fixed=16)")
+      "How: token2chunk, none, fixed=N, or all (fixed=16); recent pairs are one run in any case")
       ->delimiter(',');
   add("--compress-archive", flags.archives, "NAME,..",
       "Pairs that are not kept: r4, off, or all (r4)")
@@ -99,6 +99,11 @@ Expected<std::vector<CompressionOptions>> compressions_of(const EvalGenerateFlag
                std::string(to_string(defaults.score)));
   const auto chunks =
       names_of(flags.chunks, {"token2chunk", "none", "fixed=16"}, defaults.chunk_name());
+  for (const std::string& chunk : chunks) {  // whether or not a score has use for it
+    if (auto set = as_flag(CompressionOptions().set_chunk(chunk)); !set) {
+      return fail(set.error());
+    }
+  }
   const auto archives =
       names_of(flags.archives, {"off", "r4"}, std::string(to_string(defaults.archive)));
   for (const std::string& score_name : scores) {
@@ -106,8 +111,8 @@ Expected<std::vector<CompressionOptions>> compressions_of(const EvalGenerateFlag
     if (!score) {
       return fail(score.error().code(), "--" + score.error().message());
     }
-    const bool has_chunks = looks_at_neighbours(*score);
-    for (const std::string& chunk : has_chunks ? chunks : std::vector<std::string>{"none"}) {
+    for (const std::string& chunk :
+         is_chunked(*score) ? chunks : std::vector<std::string>{"none"}) {
       for (const std::string& archive_name : archives) {
         const auto archive = parse_compress_archive(archive_name);
         if (!archive) {

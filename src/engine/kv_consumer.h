@@ -47,7 +47,7 @@ class KvConsumer {
     // heartbeats come.
     Clock::Duration timeout = std::chrono::seconds(30);
     // Of requests that are not ready yet, together. One that is larger comes when no other is here.
-    std::size_t max_manifest_bytes = std::size_t{256} << 20U;
+    std::size_t max_manifest_bytes = std::size_t{64} << 20U;
   };
   struct Ready {
     RequestId request = 0;

@@ -9,6 +9,8 @@ import tempfile
 import time
 import unittest
 
+import harness
+
 KAREZ = os.environ["KAREZ_BINARY"]
 MODEL = os.environ["KAREZ_MODEL"]
 
@@ -141,7 +143,7 @@ CASES = [
     (["eval", "-m", MODEL, "--file", MODEL], [MODEL, "UTF-8"]),
     (["eval", "-m", MODEL, "--needles", "4"], ["--needles", "--filler"]),
     ([*EVAL, "--length", "9000"], ["--length", "9000", "8192"]),
-    ([*EVAL, "--length", "8000"], ["test_cli.py", "tokens", "8000"]),
+    (["eval", "-m", MODEL, "--file", harness.__file__, "--length", "8000"], ["harness.py", "tokens", "8000"]),
     ([*EVAL, "--length", "100"], ["--length", "100", "258"]),
     ([*EVAL, "--kv-mode", "fast"], ["--kv-mode", "fast", "dense, sparse"]),
     ([*EVAL, "--block-index", "r9"], ["--block-index", "r9", "minmax"]),

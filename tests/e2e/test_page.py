@@ -3,6 +3,7 @@
 python3 test_page.py FILE.png draws the picture of the docs, docs/page.png.
 """
 
+import re
 import sys
 import time
 import unittest
@@ -59,6 +60,48 @@ class Page(unittest.TestCase):
             hosts = {address.split("/")[2] for address in browser.requested
                      if address.startswith("http")}
             self.assertEqual(hosts, {f"127.0.0.1:{server.port}"})
+
+    def test_a_compressed_answer_shows_its_blocks_before_and_after(self):
+        strips = """(() => {
+          const parts = (name) => [...document.getElementById(name).children].map(
+              (part) => [part.className, Number(part.style.flexGrow), part.getBoundingClientRect().width]);
+          return {hidden: document.getElementById('compression').hidden,
+                  before: parts('blocks-before'), after: parts('blocks-after'),
+                  figures: document.getElementById('compression-figures').textContent};
+        })()"""
+        answer = {"prompt": "A story of ships.", "max_tokens": 4000, "ignore_eos": True}
+        with real_server("-t", 2, "--compress", "--compress-window", 64, "--compress-recent", 0,
+                         "--compress-keep", 0.25) as server, Browser(server.url + "/") as browser:
+            self.assertTrue(eventually(lambda: "of" in (self.text(browser, "slots") or ""), 20))
+            self.assertTrue(browser.evaluate(strips)["hidden"])
+            with server.connect() as connection:  # closing it ends the answer
+                connection.sendall(raw_post("/v1/completions", answer))
+                self.assertTrue(eventually(lambda: not browser.evaluate(strips)["hidden"], 60))
+                seen = browser.evaluate(strips)
+            self.assertEqual([kind for kind, _, _ in seen["before"]], ["full", "aged", "full"])
+            self.assertEqual([kind for kind, _, _ in seen["after"]], ["full", "kept", "full", "full", "gone"])
+            blocks = {name: {} for name in ("before", "after")}
+            for name, kinds in blocks.items():
+                for kind, count, width in seen[name]:
+                    kinds[kind] = kinds.get(kind, 0) + count
+                    self.assertEqual(width > 0, count > 0, seen)
+            # Of each four blocks one is kept and the pages of the others take one.
+            aged = blocks["before"]["aged"]
+            self.assertGreaterEqual(aged, 4)
+            self.assertEqual(blocks["after"]["kept"], aged / 4)
+            self.assertEqual(blocks["after"]["gone"], aged / 2)
+            total = sum(blocks["before"].values())
+            self.assertEqual(sum(blocks["after"].values()), total)
+            figures = re.fullmatch(r"(\d+) blocks, now (\d+) \((\d+) %\)", seen["figures"].replace(",", ""))
+            self.assertIsNotNone(figures, seen["figures"])
+            before, after, share = map(int, figures.groups())
+            self.assertEqual((before, after), (total, total - aged / 2))
+            self.assertLess(share, 100)
+            # An answer that is not compressed has no strips.
+            with server.connect() as connection:
+                connection.sendall(raw_post("/v1/completions", {**answer, "kv_compression": False}))
+                self.assertTrue(eventually(lambda: browser.evaluate(strips)["hidden"], 60))
+                self.assertFalse(browser.evaluate("document.getElementById('map-panel').hidden"))
 
     def test_stop_and_clear(self):
         with fake_server("--step-us", 20000) as server, Browser(server.url + "/") as browser:

@@ -166,8 +166,17 @@ class EngineModel : public testing::TestWithParam<const char*> {
     }
   }
 
+  static std::vector<Way> all_ways() {
+    return {Way{"small chunks", 61},
+            Way{"home", 64, false, 0.5, true},
+            Way{"home and cached", 61, true, 0.5, true},
+            Way{"batched", 512, false},
+            Way{"preempted", 512, false, 1.3},
+            Way{"preempted and cached", 200, true, 1.3},
+            Way{"batched and cached", 512}};
+  }
   // The prompts' answers alone, then in other ways.
-  void expect_same_however_run() {
+  void expect_same_however_run(const std::vector<Way>& ways = all_ways()) {
     const std::vector<std::vector<TokenId>> prompts = {prompt(0), prompt(300, 150), prompt(900, 60),
                                                        prompt(0, 200)};
     std::vector<Answer> alone;
@@ -177,11 +186,7 @@ class EngineModel : public testing::TestWithParam<const char*> {
         alone.push_back(run(*engine, {one}).front());
       }
     }
-    for (const Way& way :
-         {Way{"small chunks", 61}, Way{"home", 64, false, 0.5, true},
-          Way{"home and cached", 61, true, 0.5, true}, Way{"batched", 512, false},
-          Way{"preempted", 512, false, 1.3}, Way{"preempted and cached", 200, true, 1.3},
-          Way{"batched and cached", 512}}) {
+    for (const Way& way : ways) {
       SCOPED_TRACE(way.name);
       const auto engine = make_engine(way);
       const auto answers = run(*engine, prompts);
@@ -242,6 +247,21 @@ TEST_P(SparseEngineModel, ACompressedAnswerIsTheSameHoweverItWasRun) {
   run(*engine, {prompt(0)});
   EXPECT_EQ(engine->stats().compression.windows, (kPromptTokens - kBlockSize) / 64);
   EXPECT_GT(engine->stats().compression.pairs_brought_back, 0);
+}
+
+// With records of kept blocks and of archived pages, from which rows select
+// (engine_compress_sparse_test.cpp: windows of the answer).
+TEST_P(SparseEngineModel, ACompressedAnswerThatSelectsIsTheSameHoweverItWasRun) {
+  load({.token_budget = 192, .recent_window = 64});
+  for (const CompressArchive archive : {CompressArchive::kR4, CompressArchive::kOff}) {
+    SCOPED_TRACE(to_string(archive));
+    compression_ = {
+        .window_tokens = 64, .recent_tokens = 0, .compresses_prompt = true, .archive = archive};
+    expect_same_however_run({Way{"home", 64, false, 0.5, true}, Way{"preempted", 512, false, 1.3}});
+    const auto engine = make_engine({"counted"});
+    run(*engine, {prompt(0)});
+    EXPECT_EQ(engine->stats().compression.windows, (kPromptTokens - kBlockSize) / 64);
+  }
 }
 
 TEST_P(SparseEngineModel, ABudgetOfTheWholeContextIsDense) {

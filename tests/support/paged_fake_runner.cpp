@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "attention/archive_page.h"
+#include "attention/query_ring.h"
 #include "base/check.h"
 #include "kv/block_layout.h"
 #include "kv/kv_cache_manager.h"
@@ -101,11 +102,22 @@ std::uint64_t run_layer(const KVCacheManager& kv, int layer, const SequenceRows&
   return value;
 }
 
+// A query of the row's value. It reads of keys what is behind their values, which may be any bits.
+void record_query(QueryRing& ring, int layer, int position, std::uint64_t value) {
+  float query[kHeadDim] = {};
+  for (int part = kParts; part < kHeadDim; ++part) {
+    const std::uint64_t bits = mix(~value + static_cast<std::uint64_t>(part)) & 0xff;
+    query[part] = static_cast<float>(bits) / 16.0F - 8.0F;
+  }
+  ring.record(layer, 0, position, query, 1);
+}
+
 }  // namespace
 
 PagedFakeRunner::PagedFakeRunner(int vocab_size) {
   config_.architecture = "fake";
   config_.vocab_size = vocab_size;
+  config_.attention_scale = 0.25F;
 }
 
 KVCacheSpec PagedFakeRunner::kv_spec(std::vector<int> layer_windows) {
@@ -130,8 +142,13 @@ Expected<std::span<const float>> PagedFakeRunner::forward(const ForwardBatch& ba
     std::size_t row = 0;
     for (const SequenceRows& rows : batch.sequences) {
       for (int i = 0; i < rows.num_rows; ++i, ++row) {
-        states_[row] = mix(states_[row] ^
-                           run_layer(kv, layer, rows, rows.first_position + i, batch.tokens[row]));
+        const int position = rows.first_position + i;
+        const std::uint64_t value = run_layer(kv, layer, rows, position, batch.tokens[row]);
+        states_[row] = mix(states_[row] ^ value);
+        if (rows.queries != nullptr && i < rows.num_rows - rows.num_hint_rows &&
+            QueryRing::keeps(position)) {
+          record_query(*rows.queries, layer, position, value);
+        }
       }
     }
   }

@@ -2,11 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <random>
 #include <vector>
 
+#include "kv/kv_cache_manager.h"
+
 namespace karez {
-namespace {
+namespace compression_turns_test {
 
 using Phases = std::vector<WindowCompressor::Phase>;
 
@@ -68,5 +74,56 @@ TEST(UnitsOfTurn, NobodyIsLate) {
   }
 }
 
-}  // namespace
+// Computes what is planned, as if. How many sequences that were.
+std::size_t step(Scheduler& scheduler) {
+  const StepPlan plan = scheduler.schedule();
+  StepOutput output;
+  for (const PlannedSequence& planned : plan.sequences) {
+    if (planned.wants_logits) {
+      output.samples.push_back({7, false});
+    }
+  }
+  scheduler.update(plan, output);
+  return plan.sequences.size();
+}
+
+// Three that wait for their windows: whoever is passed over is held, and has its turn.
+TEST(CompressionTurns, SoManySequencesAreCompressedInAStepAsTheOptionsSay) {
+  for (const int most : {1, 2, 3, 100}) {
+    SCOPED_TRACE(most);
+    KVCacheSpec spec;
+    spec.num_layers = 2;
+    spec.num_kv_heads = 1;
+    spec.head_dim = 16;
+    const auto kv =
+        KVCacheManager::create(spec, 400 * static_cast<std::int64_t>(spec.slot_bytes())).value();
+    CompressionOptions options;
+    options.score = CompressScore::kRecent;
+    options.sequences_per_step = most;
+    WindowCompressor compressor(*kv, nullptr, options, {1.0F, 0.0F});
+    Scheduler scheduler(*kv, nullptr, {}, &compressor);
+    for (RequestId id = 1; id <= 3; ++id) {
+      Request request;
+      request.id = id;
+      request.prompt.assign(16, static_cast<TokenId>(id));
+      scheduler.add(
+          request,
+          {.first_position = 16, .window_tokens = 32, .kept_tokens = 16, .recent_tokens = 16});
+    }
+    while (step(scheduler) > 0) {  // until all of them are held
+    }
+    for (const CompressionCandidate& candidate : scheduler.compression_candidates()) {
+      ASSERT_TRUE(candidate.is_due());
+    }
+    CompressionTurns turns(compressor);
+    for (std::int64_t windows = 0; windows < 3;) {
+      EXPECT_TRUE(turns.run(scheduler, [](RequestId) { return true; }).empty());
+      windows = std::min<std::int64_t>(3, windows + most);
+      EXPECT_EQ(compressor.stats().windows, windows);
+      EXPECT_EQ(step(scheduler), static_cast<std::size_t>(windows)) << "the others are held";
+    }
+  }
+}
+
+}  // namespace compression_turns_test
 }  // namespace karez

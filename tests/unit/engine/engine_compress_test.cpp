@@ -1,28 +1,17 @@
-// Compression of aged windows in the engine: what a request answers depends on the request alone.
-// The fake runner's tokens are a hash of all pairs that a row may see, at the places where they
-// are, so one pair that is kept or dropped otherwise, too early or too late, changes every token
-// after it.
+// What compression of aged windows does to an engine: when, at what cost of slots, and what is
+// asked for. engine_compress_matrix_test.cpp has it together with everything else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <map>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <mutex>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "engine/engine.h"
-#include "kv/tier/host_tier.h"
-#include "kv/tier/throttled_tier.h"
-#include "spec/ngram_proposer.h"
-#include "support/fake_draft_proposer.h"
-#include "support/fake_vocabulary.h"
-#include "support/paged_fake_runner.h"
+#include "kv/kv_cache_manager.h"
+#include "support/compressing_engine.h"
 #include "support/tier/faulty_tier.h"
 
 namespace karez::test {
@@ -30,347 +19,7 @@ namespace engine_compress_test {
 
 using ::testing::HasSubstr;
 
-constexpr int kVocabSize = 40;
-constexpr int kWithRoom = 3000;  // slots; invariants are checked over all of them
-constexpr int kFullLayers = 3;
-
-// One layer with a window among layers without: two groups of blocks.
-KVCacheSpec spec() { return PagedFakeRunner::kv_spec({0, 40, 0, 0}); }
-
-struct Answer {
-  std::vector<TokenId> tokens;
-  GenerationEvent last;
-};
-using Answers = std::map<std::pair<std::size_t, int>, Answer>;  // by request and choice
-
-Request request(int prompt_tokens, int max_tokens, TokenId first, int num_choices = 1) {
-  Request request;
-  for (int i = 0; i < prompt_tokens; ++i) {
-    request.prompt.push_back((first + i * 7 + i / 11) % kVocabSize);
-  }
-  request.max_tokens = max_tokens;
-  request.ignore_eos = true;
-  request.num_choices = num_choices;
-  return request;
-}
-
-// Short and long ones, some of several choices, with equal prompts, options of their own, or
-// without compression.
-std::vector<Request> many_requests() {
-  std::vector<Request> requests;
-  for (int i = 0; i < 9; ++i) {
-    requests.push_back(request(1 + i * 13, 150 + i * 17 % 90, 1 + i % 5, i % 4 == 3 ? 2 : 1));
-  }
-  requests[2].kv_compression.enabled = false;
-  requests[4].kv_compression.keep = 0.25;
-  requests[5].kv_compression.window_tokens = 32;
-  requests[6].ignore_eos = false;
-  requests.push_back(requests[8]);
-  return requests;
-}
-
-enum class Drafts { kNone, kRight, kWrong, kMixed, kNgram };
-
-struct Variant {
-  std::string name;
-  int num_slots = kWithRoom;
-  int batched_tokens = 64;
-  int per_step = 1;
-  int max_num_seqs = 64;
-  int home_slots = 0;
-  bool throttled = false;
-  int floor_tokens = 0;
-  Drafts drafts = Drafts::kNone;
-  bool aborts = false;
-  bool prefix_cache = true;
-  CompressArchive archive = CompressArchive::kOff;
-};
-
-void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
-
-class EngineCompress : public testing::TestWithParam<Variant> {
- protected:
-  EngineCompress() {
-    options_.context_tokens = 2000;
-    options_.scheduler.max_num_batched_tokens = 64;
-    options_.compress = true;
-    options_.compression.window_tokens = 64;
-    options_.compression.recent_tokens = 32;
-    options_.compression.score = CompressScore::kRandom;
-    options_.compression.archive = CompressArchive::kOff;
-  }
-
-  void start(std::int64_t num_slots, std::unique_ptr<Tier> home = nullptr,
-             std::unique_ptr<Speculation> speculation = nullptr) {
-    engine_.reset();
-    const auto cap = static_cast<std::int64_t>(spec().slot_bytes()) * num_slots;
-    auto kv = KVCacheManager::create(spec(), cap, std::move(home)).value();
-    const bool has_home = kv->residency() != nullptr;
-    auto loader = std::make_unique<BlockLoader>();
-    auto runner = std::make_unique<PagedFakeRunner>(kVocabSize);
-    runner->selection_listener = has_home ? loader.get() : nullptr;
-    peak_slots_ = 0;
-    runner->before_forward = [this, raw = kv.get()](int call) {
-      const std::string problem = call % 8 == 0 ? raw->check_invariants() : "";
-      EXPECT_EQ(problem, "");
-      peak_slots_ = std::max(peak_slots_.load(), raw->stats().slots_used);
-      return problem.empty();
-    };
-    engine_ = Engine::create(options_, std::move(runner), std::move(kv), vocabulary_, nullptr,
-                             has_home ? std::move(loader) : nullptr, std::move(speculation))
-                  .value();
-  }
-
-  class Open {
-   public:
-    EngineClient::Callback callback(std::size_t request, int num_choices) {
-      const std::lock_guard lock(mutex_);
-      num_open_ += num_choices;
-      return [this, request](const GenerationEvent& event) {
-        const std::lock_guard inner(mutex_);
-        Answer& answer = answers_[{request, event.choice}];
-        for (const GeneratedToken& token : event.tokens) {
-          answer.tokens.push_back(token.chosen.token);
-        }
-        answer.last = event;
-        num_open_ -= event.finished ? 1 : 0;
-        changed_.notify_all();
-      };
-    }
-    Answers wait() {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return num_open_ == 0; });
-      return answers_;
-    }
-
-   private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    Answers answers_;
-    int num_open_ = 0;
-  };
-
-  Answers run(const std::vector<Request>& requests, bool with_aborts = false) {
-    Open open;
-    Open aborted;
-    std::vector<RequestId> to_abort;
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      if (with_aborts) {
-        Request other = requests[i];
-        other.max_tokens = 1500;
-        to_abort.push_back(*engine_->submit(other, aborted.callback(i, other.num_choices)));
-      }
-      const auto id = engine_->submit(requests[i], open.callback(i, requests[i].num_choices));
-      EXPECT_TRUE(id) << id.error().to_string();
-      if (i % 2 == 1) {
-        for (const RequestId other : std::exchange(to_abort, {})) {
-          engine_->cancel(other);
-        }
-      }
-    }
-    Answers answers = open.wait();
-    for (const RequestId other : to_abort) {
-      engine_->cancel(other);
-    }
-    aborted.wait();
-    return answers;
-  }
-  // Each alone, in a new engine with room for everything.
-  Answers run_alone(const std::vector<Request>& requests) {
-    Answers answers;
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      start(kWithRoom);
-      for (auto& [key, answer] : run({requests[i]})) {
-        answers[{i, key.second}] = answer;
-      }
-      EXPECT_EQ(engine_->stats().slots_used, 0);
-    }
-    return answers;
-  }
-  // Of many_requests(), alone; they take a while.
-  const Answers& answers_of_many() {
-    static std::map<std::pair<CompressArchive, int>, Answers> answers;
-    const std::pair key(options_.compression.archive, options_.compression.recent_tokens);
-    if (!answers.contains(key)) {
-      answers[key] = run_alone(many_requests());
-    }
-    return answers.at(key);
-  }
-  static void expect_same(const Answers& seen, const Answers& wanted) {
-    ASSERT_EQ(seen.size(), wanted.size());
-    for (const auto& [key, answer] : wanted) {
-      SCOPED_TRACE("request " + std::to_string(key.first) + ", choice " +
-                   std::to_string(key.second));
-      const Answer& other = seen.at(key);
-      EXPECT_EQ(other.last.finished, answer.last.finished);
-      ASSERT_EQ(other.tokens.size(), answer.tokens.size());
-      EXPECT_EQ(std::ranges::mismatch(other.tokens, answer.tokens).in1 - other.tokens.begin(),
-                std::ssize(answer.tokens))
-          << "the first token that differs";
-    }
-  }
-
-  std::unique_ptr<Tier> host_tier(int num_slots, bool throttled) const {
-    const auto slot_bytes = static_cast<std::int64_t>(spec().slot_bytes());
-    auto tier = HostTier::create({.block_bytes = spec().slot_bytes(),
-                                  .capacity_bytes = num_slots * slot_bytes,
-                                  .num_workers = throttled ? 0 : 1})
-                    .value();
-    if (!throttled) {
-      return tier;
-    }
-    return std::make_unique<ThrottledTier>(
-        std::move(tier),
-        Throttle{.bytes_per_second = 256 << 20, .latency = std::chrono::microseconds(20)});
-  }
-  // Drafts that know the answers, or do not.
-  std::unique_ptr<Speculation> speculation(Drafts kind, const std::vector<Request>& requests,
-                                           const Answers& wanted) const {
-    if (kind == Drafts::kNone) {
-      return nullptr;
-    }
-    const SpeculationOptions options{.max_drafts = 6, .min_drafts = 6};
-    if (kind == Drafts::kNgram) {
-      return std::make_unique<Speculation>(
-          options, std::make_unique<NgramProposer>(NgramOptions{.min_match = 1}));
-    }
-    auto random = std::make_shared<std::mt19937>(5);
-    const auto guess = [random, kind, &requests, &wanted](const DraftQuery& query) {
-      std::vector<TokenId> drafts(static_cast<std::size_t>(query.max_drafts));
-      for (TokenId& draft : drafts) {
-        draft = static_cast<TokenId>((*random)() % kVocabSize);
-      }
-      if (kind == Drafts::kWrong || (kind == Drafts::kMixed && (*random)() % 2 == 0)) {
-        return drafts;
-      }
-      for (const auto& [key, answer] : wanted) {
-        std::vector<TokenId> all = requests[key.first].prompt;
-        all.insert(all.end(), answer.tokens.begin(), answer.tokens.end());
-        if (all.size() > query.tokens.size() &&
-            std::equal(query.tokens.begin(), query.tokens.end(), all.begin())) {
-          const auto next = all.begin() + std::ssize(query.tokens);
-          drafts.assign(next, next + std::min<std::ptrdiff_t>(query.max_drafts, all.end() - next));
-          break;
-        }
-      }
-      return drafts;
-    };
-    return std::make_unique<Speculation>(options, std::make_unique<FakeDraftProposer>(guess));
-  }
-  // Windows of a request that is alone, before its last step.
-  int windows_of(const Request& request) const {
-    CompressionOptions options = options_.compression;
-    options.keep = request.kv_compression.keep.value_or(options.keep);
-    options.window_tokens = request.kv_compression.window_tokens.value_or(options.window_tokens);
-    const CompressionSchedule schedule =
-        schedule_of(options, static_cast<int>(request.prompt.size()), kBlockSize, 0);
-    int windows = 0;
-    while (schedule.publication_of(windows) <=
-           std::ssize(request.prompt) + request.max_tokens - 2) {
-      ++windows;
-    }
-    return windows;
-  }
-
-  FakeVocabulary vocabulary_{kVocabSize};
-  EngineOptions options_;
-  std::atomic<std::int64_t> peak_slots_ = 0;  // in use at the start of a step
-  std::unique_ptr<Engine> engine_;
-};
-
-TEST_P(EngineCompress, AnswersAreThoseOfTheRequestAlone) {
-  const Variant& variant = GetParam();
-  const std::vector<Request> requests = many_requests();
-  options_.compression.archive = variant.archive;
-  if (variant.num_slots < 200 && variant.home_slots == 0) {
-    options_.compression.recent_tokens = 0;  // then no window is ever compressed earlier
-  }
-  const Answers& wanted = answers_of_many();
-  options_.prefix_cache = variant.prefix_cache;
-  options_.scheduler.max_num_batched_tokens = variant.batched_tokens;
-  options_.scheduler.max_num_seqs = variant.max_num_seqs;
-  options_.scheduler.decode_floor_tokens = variant.floor_tokens;
-  options_.compression.sequences_per_step = variant.per_step;
-  start(variant.num_slots,
-        variant.home_slots == 0 ? nullptr : host_tier(variant.home_slots, variant.throttled),
-        speculation(variant.drafts, requests, wanted));
-  expect_same(run(requests, variant.aborts), wanted);
-  expect_same(run(requests), wanted);  // with prefix hits
-  const EngineStats stats = engine_->stats();
-  EXPECT_EQ(stats.slots_used, 0);
-  EXPECT_EQ(stats.compression.query_bytes, 0) << "nothing is kept for those that have ended";
-  EXPECT_GT(stats.compression.windows, 0);
-  // All are above a floor of 48 tokens soon, and who has started goes on.
-  if (variant.num_slots < 200 && variant.floor_tokens != 48) {
-    EXPECT_GT(stats.preemptions, 0);
-  }
-  if (variant.home_slots > 0) {
-    EXPECT_EQ(stats.demotions > 0, variant.floor_tokens != 48);
-    EXPECT_GT(stats.tiers.evictions, 100);
-  }
-  if (variant.drafts == Drafts::kRight) {
-    EXPECT_GT(stats.speculation.accepted_tokens, 500);
-  }
-  if (variant.prefix_cache) {
-    EXPECT_GT(stats.prefix_cache_hits_tokens, 0);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Company, EngineCompress,
-    testing::Values(
-        Variant{.name = "Batch"}, Variant{.name = "NoPrefixCache", .prefix_cache = false},
-        Variant{.name = "ThreeInAStep", .per_step = 3},
-        Variant{.name = "AllInAStep", .per_step = 100},
-        Variant{.name = "TinySteps", .batched_tokens = 5},
-        Variant{.name = "LargeSteps", .batched_tokens = 1000, .per_step = 2},
-        Variant{.name = "TwoAtATime", .max_num_seqs = 2}, Variant{.name = "Aborts", .aborts = true},
-        Variant{.name = "SmallPool", .num_slots = 110},
-        Variant{.name = "SmallPoolTinySteps", .num_slots = 100, .batched_tokens = 9, .per_step = 4},
-        Variant{.name = "SmallPoolAborts", .num_slots = 120, .per_step = 2, .aborts = true},
-        Variant{.name = "SmallPoolNoPrefixCache", .num_slots = 110, .prefix_cache = false},
-        Variant{.name = "RightDrafts", .drafts = Drafts::kRight},
-        Variant{.name = "WrongDrafts", .drafts = Drafts::kWrong},
-        Variant{.name = "MixedDrafts", .batched_tokens = 24, .drafts = Drafts::kMixed},
-        Variant{.name = "NgramDrafts", .per_step = 2, .drafts = Drafts::kNgram},
-        Variant{.name = "SmallPoolDrafts", .num_slots = 110, .drafts = Drafts::kMixed},
-        Variant{.name = "ArchiveBatch", .per_step = 3, .archive = CompressArchive::kR4},
-        Variant{.name = "ArchiveSmallPool", .num_slots = 130, .archive = CompressArchive::kR4},
-        Variant{.name = "ArchiveDraftsAborts",
-                .batched_tokens = 24,
-                .drafts = Drafts::kMixed,
-                .aborts = true,
-                .archive = CompressArchive::kR4}),
-    [](const auto& variant) { return variant.param.name; });
-
-INSTANTIATE_TEST_SUITE_P(
-    Tiers, EngineCompress,
-    testing::Values(Variant{.name = "Host", .num_slots = 140, .home_slots = 3000},
-                    Variant{.name = "HostSmallFloors",
-                            .num_slots = 115,
-                            .home_slots = 3000,
-                            .floor_tokens = 48},
-                    Variant{.name = "HostArchive",
-                            .num_slots = 160,
-                            .home_slots = 3000,
-                            .archive = CompressArchive::kR4},
-                    Variant{.name = "HostFull", .num_slots = 140, .home_slots = 260},
-                    Variant{.name = "Throttled",
-                            .num_slots = 140,
-                            .per_step = 2,
-                            .home_slots = 3000,
-                            .throttled = true,
-                            .floor_tokens = 96},
-                    Variant{.name = "HostDraftsAborts",
-                            .num_slots = 160,
-                            .per_step = 2,
-                            .home_slots = 3000,
-                            .floor_tokens = 64,
-                            .drafts = Drafts::kMixed,
-                            .aborts = true}),
-    [](const auto& variant) { return variant.param.name; });
-
-class EngineCompressed : public EngineCompress {};
+class EngineCompressed : public CompressingEngine {};
 
 TEST_F(EngineCompressed, TextIsThatWithoutCompressionUntilTheFirstPublication) {
   options_.compress = false;
@@ -388,6 +37,43 @@ TEST_F(EngineCompressed, TextIsThatWithoutCompressionUntilTheFirstPublication) {
       const int publication = (prompt + 15) / 16 * 16 + 64 + 32;
       EXPECT_GE(same, publication - prompt + 1);
       EXPECT_LE(same, publication - prompt + 12) << "and soon after it is another";
+    }
+  }
+}
+
+TEST_F(EngineCompressed, SlotsAreThoseWithoutCompressionUntilAWindowIsPacked) {
+  // The blocks that a window is packed into are held beside its own, for so many tokens at most
+  // before they take its place.
+  constexpr int kTokensPacked = 16;
+  constexpr int kPrompt = 20;
+  const Request one = request(kPrompt, 150, 3);
+  options_.prefix_cache = false;
+  options_.compress = false;
+  start(kWithRoom);
+  run({one});
+  const std::vector<std::int64_t> plain = slots_of_steps_;
+  options_.compress = true;
+  for (const CompressArchive archive : {CompressArchive::kOff, CompressArchive::kR4}) {
+    options_.compression.archive = archive;
+    start(kWithRoom);
+    run({one});
+    ASSERT_EQ(slots_of_steps_.size(), plain.size());
+    ASSERT_EQ(engine_->stats().compression.windows, 1);
+    // Of the window's four blocks two are kept; two archived pages take one more.
+    const std::int64_t blocks = archive == CompressArchive::kR4 ? 3 : 2;
+    constexpr int kPublication = 32 + 64 + 32;
+    for (std::size_t step = 0; step < plain.size(); ++step) {
+      // Whose KV is written when the step begins: the prompt's are, but in the first one.
+      const int num_tokens = step == 0 ? 0 : kPrompt + static_cast<int>(step) - 1;
+      SCOPED_TRACE(num_tokens);
+      const std::int64_t more = slots_of_steps_[step] - plain[step];
+      if (num_tokens < kPublication - kTokensPacked) {
+        EXPECT_EQ(more, 0);
+      } else if (num_tokens < kPublication) {
+        EXPECT_TRUE(more == 0 || more == blocks * kFullLayers) << more;
+      } else {
+        EXPECT_EQ(more, (blocks - 4) * kFullLayers);
+      }
     }
   }
 }
@@ -424,6 +110,23 @@ TEST_F(EngineCompressed, FewerSlotsAreUsedAndAllComeBack) {
     EXPECT_GT(stats.compression.seconds, 0);
     EXPECT_EQ(stats.compression.query_bytes, 0);
   }
+}
+
+TEST_F(EngineCompressed, CountsWhatItArchives) {
+  const Request one = request(30, 700, 3);
+  options_.prefix_cache = false;
+  options_.compression.archive = CompressArchive::kR4;
+  start(kWithRoom);
+  run({one});
+  const CompressionStats stats = engine_->stats().compression;
+  EXPECT_EQ(stats.windows, windows_of(one));
+  EXPECT_GT(stats.pairs_archived, 0);
+  EXPECT_EQ(stats.pairs_archived, stats.windows * 32 * kFullLayers);
+  EXPECT_EQ(stats.pairs_kept, stats.pairs_archived);
+  EXPECT_EQ(stats.pairs_dropped, 0);
+  // Four blocks become two and one with two pages.
+  EXPECT_EQ(stats.bytes_saved,
+            stats.windows * kFullLayers * static_cast<std::int64_t>(spec().slot_bytes()));
 }
 
 TEST_F(EngineCompressed, MoreFitIntoTheSamePool) {

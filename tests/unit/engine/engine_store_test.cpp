@@ -443,5 +443,45 @@ TEST_F(EngineStore, WhoDoesNotWantACacheNeitherStoresNorLoads) {
   EXPECT_EQ(run({salted}).at(0).last.cached_tokens, 0);
 }
 
+// The prompt is stored, and of the answer what was computed before its first window was compressed:
+// these blocks are whole. Nothing behind has the KV that it would have in a prompt.
+TEST_F(EngineStore, WhatIsCompressedIsNeverStoredNorServedAsWhole) {
+  options_.compression.window_tokens = 64;
+  options_.compression.recent_tokens = 32;
+  options_.compression.score = CompressScore::kRandom;
+  constexpr std::size_t kWhole = (112 + 64 + 32) / kBlockSize;  // until the first publication
+  for (const CompressArchive archive : {CompressArchive::kOff, CompressArchive::kR4}) {
+    SCOPED_TRACE(to_string(archive));
+    options_.compression.archive = archive;
+    Request compressed = request(100, archive == CompressArchive::kOff ? 5 : 6, 150);
+    const auto plain = run_without_store({compressed});
+    compressed.kv_compression.enabled = true;
+    const auto answer = run_without_store({compressed});
+    ASSERT_NE(answer.at(0).tokens, plain.at(0).tokens);
+    EXPECT_EQ(engine_->stats().compression.windows, 1);
+    // A conversation goes on behind it, without compression.
+    Request next = request(0, 0);
+    next.prompt = compressed.prompt;
+    next.prompt.insert(next.prompt.end(), answer.at(0).tokens.begin(), answer.at(0).tokens.end());
+    next.prompt.push_back(3);
+    const auto wanted = run_without_store({next});
+
+    const std::size_t num_records = records_->size();
+    fill_store({compressed});
+    EXPECT_EQ(records_->size(), num_records + kWhole);
+    start(kManySlots);
+    const auto seen = run({next});
+    expect_same(seen, wanted);
+    EXPECT_EQ(seen.at(0).last.cached_tokens, static_cast<int>(kWhole) * kBlockSize);
+    // And the same again with its prompt from the store: its windows need their queries.
+    start(kManySlots);
+    const auto again = run({compressed});
+    expect_same(again, answer);
+    EXPECT_EQ(again.at(0).last.cached_tokens, all_but_the_last_block(compressed));
+    EXPECT_EQ(engine_->stats().compression.windows, 1);
+    expect_all_slots_back();
+  }
+}
+
 }  // namespace engine_store_test
 }  // namespace karez::test

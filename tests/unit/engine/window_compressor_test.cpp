@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "attention/archive_page.h"
 #include "attention/block_store.h"
+#include "attention/key_index.h"
 #include "engine/sequence_compression.h"
 #include "kv/tier/host_tier.h"
 #include "support/tier/faulty_tier.h"
@@ -186,6 +188,74 @@ TEST_F(WindowCompressorTest, EveryLayerAndHeadKeepsPairsOfItsOwn) {
     }
   }
   EXPECT_EQ(kept.size(), 4U);
+}
+
+// Rows select by these records: they are those of the bytes that are there now, of no earlier
+// block.
+TEST_F(WindowCompressorTest, BlocksAndPagesHaveRecordsInTheIndex) {
+  options_.score = CompressScore::kRandom;
+  edit_ = [](int, int, int position, std::vector<float>& key) {
+    key[static_cast<std::size_t>(position % kHeadDim)] *= -2.0F;
+  };
+  CompressionSchedule archiving = schedule();
+  archiving.pages_per_block = pages_per_block(KvType::kF32, kHeadDim);
+  const auto expect_equal = [](const std::byte* seen, const std::byte* wanted, std::size_t bytes) {
+    EXPECT_EQ(std::memcmp(seen, wanted, bytes), 0);
+    EXPECT_FALSE(std::all_of(wanted, wanted + bytes, [](std::byte b) { return b == std::byte{}; }));
+  };
+  for (const KeyIndexKind kind :
+       {KeyIndexKind::kR2, KeyIndexKind::kR3, KeyIndexKind::kMinMax, KeyIndexKind::kMean}) {
+    SCOPED_TRACE(to_string(kind));
+    start();
+    const auto index_of_store = [&] {
+      return KeyIndex::create(spec(), kind, block_id_ranges(*kv_), {}, 0, archiving.pages_per_block)
+          .value();
+    };
+    const KeyIndex seen = index_of_store();
+    const KeyIndex wanted = index_of_store();
+    compressor_ = std::make_unique<WindowCompressor>(*kv_, &seen, options_,
+                                                     WindowCompressor::Attention{1.0F, 0.0F});
+    grow(112);
+    int units = 1000;
+    ASSERT_EQ(compressor_->work({sequence_, 112, archiving, 0, archiving.publication(0)}, units),
+              Outcome::kPublished);
+    compressor_.reset();
+    const BlockTableView table = kv_->table(sequence_, kv_->group_of_layer(0));
+    const ArchivedEntries archived = kv_->archived(sequence_);
+    ASSERT_EQ(archived.begin, 1);
+    ASSERT_EQ(archived.end, 3);
+    const std::size_t bytes = key_index_block_bytes(kind, kHeadDim);
+    const std::size_t coarse_bytes = coarse_record_bytes(kHeadDim);
+    for (const int layer : kFullLayers) {
+      const KeyIndexView in = seen.view(layer);
+      const KeyIndexView out = wanted.view(layer);
+      for (int head = 0; head < kHeads; ++head) {
+        for (int entry = 1; entry < 5; ++entry) {  // two pages, then two blocks that were kept
+          SCOPED_TRACE(entry);
+          const BlockId block = table[static_cast<std::size_t>(entry)];
+          const std::byte* slot = kv_->layer(layer).slot(head, block);
+          if (archived.contains(entry)) {
+            const int page = archived.page_of(entry);
+            index_archive_page(out, head, block, page, kHeadDim,
+                               slot + archive_page_offset(kHeadDim, page));
+            expect_equal(in.page_record(head, block, page), out.page_record(head, block, page),
+                         bytes);
+            if (codes_tokens(kind)) {
+              expect_equal(in.coarse_page_record(head, block, page),
+                           out.coarse_page_record(head, block, page), coarse_bytes);
+            }
+          } else {
+            index_stored_block(out, head, block, kHeadDim, KvType::kF32, slot);
+            expect_equal(in.record(head, block), out.record(head, block), bytes);
+            if (codes_tokens(kind)) {
+              expect_equal(in.coarse_record(head, block), out.coarse_record(head, block),
+                           coarse_bytes);
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_F(WindowCompressorTest, WindowsFollowEachOther) {

@@ -49,6 +49,7 @@ TEST(ServerMetrics, SaysWhatCompressionHasDone) {
                        .pairs_kept = 500,
                        .pairs_archived = 300,
                        .pairs_dropped = 200,
+                       .pairs_brought_back = 64,
                        .bytes_saved = 4096,
                        .seconds = 0.5,
                        .query_bytes = 77};
@@ -60,6 +61,7 @@ TEST(ServerMetrics, SaysWhatCompressionHasDone) {
            "karez_compression_pairs_total{fate=\"kept\"} 500\n",
            "karez_compression_pairs_total{fate=\"archived\"} 300\n",
            "karez_compression_pairs_total{fate=\"dropped\"} 200\n",
+           "karez_compression_brought_back_pairs_total 64\n",
            "karez_compression_saved_bytes_total 4096\n",
            "karez_compression_seconds_total 0.5\n",
            "karez_compression_query_bytes 77\n",

@@ -70,6 +70,26 @@ TEST(TextRoutes, MoreTokensThanFourContextsAreNotTurnedIntoText) {
   expect_too_long(answer_detokenize(body_of(41), codec, kModel), "tokens");
 }
 
+TEST(TextRoutes, AMapHasADigitForEachBlockAndWhatCompressionHasMadeOfThem) {
+  EXPECT_EQ(answer_kv_map(nullptr), R"({"layers":[]})");
+  KvMap map;
+  map.request = 7;
+  map.num_tokens = 60;
+  map.num_layers = 2;
+  map.num_blocks = 4;
+  map.cells = {3, 7, 6, 0, 0, 1, 2, 3};
+  EXPECT_EQ(answer_kv_map(&map), R"({"request":7,"num_tokens":60,"layers":["3760","0123"]})");
+  map.compressed = {.first_entry = 1,
+                    .num_before = 16,
+                    .num_kept = 8,
+                    .num_archived_pages = 6,
+                    .num_archived_blocks = 2};
+  EXPECT_EQ(answer_kv_map(&map),
+            R"({"request":7,"num_tokens":60,"layers":["3760","0123"],)"
+            R"("compressed":{"first_block":1,"blocks_before":16,"blocks_kept":8,)"
+            R"("archived_pages":6,"blocks_archived":2}})");
+}
+
 TEST(TextRoutes, HealthSaysWhichUsesOfTheStoreHaveStopped) {
   EngineStats stats;
   EXPECT_EQ(answer_health(stats), R"({"status":"ok"})");
