@@ -82,8 +82,8 @@ run_asan() {
 # Only what has threads of its own is built for TSan. Not the server: Asio orders memory by fences, and
 # not tests with a model: ggml's threads meet at OpenMP's barriers. TSan sees neither.
 run_tsan() {
-  build tsan unit_attention unit_kv_tier property_tier unit_engine \
-    && run tsan -R '^(unit_attention|unit_kv_tier|property_tier)\.|^unit_engine\.Engine(Test|Options|Tiers\.(Choices|ATierThatFails))' -j "$jobs"
+  build tsan unit_attention unit_kv_tier unit_kv_store property_tier unit_engine \
+    && run tsan -R '^(unit_attention|unit_kv_tier|unit_kv_store|property_tier)\.|^unit_engine\.Engine(Test|Options|Store|Tiers\.(Choices|ATierThatFails))' -j "$jobs"
 }
 check_format() {
   git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format --dry-run -Werror
