@@ -60,9 +60,9 @@ void BlockLoader::visit_lists(int layer, std::span<const SelectedBlocks> selecte
   }
 }
 
-// The same for all that the other rows see.
+// Calls visit(sequence, KV head, entry) for all that the other rows see.
 template <typename Visit>
-void BlockLoader::visit_dense_rows(int layer, Visit visit) const {
+void BlockLoader::visit_dense_entries(int layer, Visit visit) const {
   const auto group = static_cast<std::size_t>(kv_->group_of_layer(layer));
   const int window = kv_->layer_groups()[group].window;
   const int num_kv_heads = kv_->spec().num_kv_heads;
@@ -75,10 +75,19 @@ void BlockLoader::visit_dense_rows(int layer, Visit visit) const {
     const std::int64_t last = num_blocks(rows.place_of(end, window));
     for (std::int64_t i = first_kept_block(rows.first_position, window); i < last; ++i) {
       for (int head = 0; head < num_kv_heads; ++head) {
-        visit(s, head, rows.tables[group][static_cast<std::size_t>(i)]);
+        visit(s, head, static_cast<std::int32_t>(i));
       }
     }
   }
+}
+
+// As visit_lists().
+template <typename Visit>
+void BlockLoader::visit_dense_rows(int layer, Visit visit) const {
+  const auto group = static_cast<std::size_t>(kv_->group_of_layer(layer));
+  visit_dense_entries(layer, [&](std::size_t sequence, int head, std::int32_t entry) {
+    visit(sequence, head, sequences_[sequence].tables[group][static_cast<std::size_t>(entry)]);
+  });
 }
 
 void BlockLoader::need(std::size_t sequence, int kv_head, BlockId block) {
@@ -196,6 +205,17 @@ void BlockLoader::merge_wanted() {
   std::ranges::stable_sort(wanted_, std::greater<>(), &WantedBlock::mass);
 }
 
+void BlockLoader::record(int layer, std::span<const SelectedBlocks> selected) {
+  for (const SelectedBlocks& list : selected) {
+    for (const std::int32_t entry : list.blocks) {
+      recorder_->push_back({layer, list.kv_head, entry});
+    }
+  }
+  visit_dense_entries(layer, [&](std::size_t, int head, std::int32_t entry) {
+    recorder_->push_back({layer, head, entry});
+  });
+}
+
 void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
   if (kv_ == nullptr) {
     return;
@@ -211,11 +231,7 @@ void BlockLoader::on_selected(int layer, std::span<SelectedBlocks> selected) {
     meter_->note(layer, selected);
   }
   if (recorder_ != nullptr) {
-    for (const SelectedBlocks& list : selected) {
-      for (const std::int32_t entry : list.blocks) {
-        recorder_->push_back({layer, list.kv_head, entry});
-      }
-    }
+    record(layer, selected);
   }
   Residency& residency = *kv_->residency();
   residency.begin_layer(layer);

@@ -58,7 +58,8 @@ class BlockLoader final : public SelectionListener {
 
   // Told of all lists. Borrowed; null: none.
   void set_meter(LookaheadMeter* meter) { meter_ = meter; }
-  // Appends what lists name, of all sequences alike, before any is shortened. Borrowed; null: off.
+  // Appends what rows read, of all sequences alike, before any list is shortened. Borrowed; null:
+  // off.
   void set_recorder(std::vector<ListedBlock>* listed) { recorder_ = listed; }
 
   // What lists of the last layer went without: each block once, heaviest first.
@@ -68,7 +69,10 @@ class BlockLoader final : public SelectionListener {
   template <typename Visit>
   void visit_lists(int layer, std::span<const SelectedBlocks> selected, Visit visit) const;
   template <typename Visit>
+  void visit_dense_entries(int layer, Visit visit) const;
+  template <typename Visit>
   void visit_dense_rows(int layer, Visit visit) const;
+  void record(int layer, std::span<const SelectedBlocks> selected);
   BlockTableView table_of(int layer, int sequence) const {
     const auto group = static_cast<std::size_t>(kv_->group_of_layer(layer));
     return sequences_[static_cast<std::size_t>(sequence)].tables[group];

@@ -90,8 +90,11 @@ std::optional<std::chrono::milliseconds> EngineLoop::next_turn() const {
 }
 
 bool EngineLoop::produces(const PlannedSequence& planned) const {
+  if (peers_.producer == nullptr || planned.is_lost) {
+    return false;  // what is lost may have ended
+  }
   const auto& transfer = active_.at(planned.request).submission.request->kv_transfer;
-  return peers_.producer != nullptr && transfer && transfer->role == KvTransfer::Role::kProduce;
+  return transfer && transfer->role == KvTransfer::Role::kProduce;
 }
 
 bool EngineLoop::keep_for_consumer(const PlannedSequence& planned, ActiveRequest& active,

@@ -166,19 +166,17 @@ bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<
                          fmt::format("{} port {}: the producer of the prompt's KV is gone",
                                      transfer.remote_host, transfer.remote_port)));
   }
-  const bool opens =
-      arrival.stage == Stage::kWaiting && has_room(*arrival.request, num_remote_tokens(arrival));
-  if (opens) {
+  if (arrival.stage == Stage::kWaiting && has_room(*arrival.request, num_remote_tokens(arrival))) {
     open(arrival);
   }
   if (arrival.stage == Stage::kReading) {
     read_more(arrival);
-    if (opens) {
-      prefetch_working_set(arrival);
-    }
   }
   const bool has_all = arrival.stage == Stage::kReading &&
                        arrival.first_read >= num_blocks(kv_.num_tokens(arrival.kv));
+  if (has_all) {
+    prefetch_working_set(arrival);
+  }
   if (arrival.reads_in_flight > 0 || (!has_all && arrival.stage != Stage::kStopping)) {
     return false;
   }
@@ -203,6 +201,7 @@ void KvConsumer::take_manifest(Arrival& arrival) {
   arrival.manifest = std::move(**outcome);
   arrival.note = decode_transfer_note(arrival.manifest.note,
                                       static_cast<std::size_t>(std::max(options_.vocab_size, 0)));
+  arrival.manifest.note = {};
   auto problem = check(arrival);
   if (!problem) {
     problem = find_lack_of_slots(arrival);
@@ -383,7 +382,7 @@ void KvConsumer::prefetch_working_set(Arrival& arrival) {
   const std::uint32_t num_blocks = arrival.manifest.num_blocks;
   const auto num_kv_heads = static_cast<std::uint32_t>(kv_.spec().num_kv_heads);
   const auto end = static_cast<std::uint32_t>(arrival.num_remote_tokens / kBlockSize);
-  for (const std::uint32_t place : arrival.note.working_set) {
+  for (const std::uint32_t place : std::exchange(arrival.note.working_set, {})) {
     const std::uint32_t entry = place % num_blocks;
     if (place >= arrival.manifest.blocks.size() || entry >= end) {
       continue;

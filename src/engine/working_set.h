@@ -1,8 +1,9 @@
-// The working set of a computed prompt: the blocks that its first decode row selects.
+// The working set of a computed prompt: the blocks that its first decode row reads, those that it
+// selects and those of layers where it does not.
 //
 // Found by running that row, with the token that follows most likely: what it selects is asked of
 // its own queries, and not guessed from those before it. Nothing is kept of the row but the lists.
-// A hint row, so it waits for no block and loses none: one whose keys and values are partly below
+// A hint row, so where it selects it waits for no block: one whose keys and values are partly below
 // the fast tier asks less well. (OasisKV, arXiv 2608.08097: lookahead tokens name the working set.)
 // Thread: the store's owner, between steps. The runner's logits of the last step are overwritten.
 #pragma once

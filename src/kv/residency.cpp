@@ -149,7 +149,9 @@ void Residency::adopt(int layer, int kv_head, BlockId first, ExtentId extent) {
   KAREZ_CHECK(place.is_none(), "blocks that were free have no extent");
   place = extent;
   for (std::uint32_t i = 0; i < kExtentBlocks; ++i) {
-    state_[entry_of(row, first.value + i)] = kHome;
+    const std::size_t entry = entry_of(row, first.value + i);
+    state_[entry] = kHome;
+    stamp_[entry] = 0;  // of the block that had this id before
   }
 }
 

@@ -67,7 +67,8 @@ void Residency::acquire(std::size_t row_index, std::size_t count, TransferPriori
       // What prefetches hold is theirs who need it now.
       if (is_demand && num_fetching_slots() > late_blocks_) {
         wait_for_fetches();
-      } else if (is_demand && !has_settled && (writes_in_flight_ > 0 || !to_write_.empty())) {
+      } else if (is_demand && !has_settled &&
+                 (writes_in_flight_ > 0 || !to_write_.empty() || fetching_blocks_ > 0)) {
         settle();
         has_settled = true;
       } else {

@@ -66,6 +66,11 @@ def completed(node, prompt=PROMPT, **fields):
     return node.post("/v1/completions", {**ANSWER, "prompt": prompt, **fields})
 
 
+def late_of(metrics):
+    """Blocks that were on their way when they were needed, which are counted as misses too."""
+    return metrics['karez_lookahead_late_blocks_total{source="probe"}']
+
+
 def text_of(answer):
     if "choices" not in answer:
         raise AssertionError(answer)
@@ -116,6 +121,12 @@ class Answers(Disaggregated):
                         for name in ("predicted", "useful", "late"))
                     self.assertGreater(named, 0)
                     self.assertGreaterEqual(useful + late, 0.9 * named)
+                    # Those of all layers; the tokens behind it read a few that are new to them.
+                    first = decode.metrics()
+                    self.assertEqual(completed(front, max_tokens=2)[0], 200)
+                    then = decode.metrics()
+                    self.assertEqual(then["karez_kv_demand_misses_total"]
+                                     - first["karez_kv_demand_misses_total"], late_of(then) - late_of(first))
                 self.expect_quiet(decode)
                 self.assertTrue(eventually(
                     lambda: prefill.metrics()["karez_kv_export_held"] == 0, 20))

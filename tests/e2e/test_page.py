@@ -92,7 +92,7 @@ class Page(unittest.TestCase):
             self.assertEqual(blocks["after"]["gone"], aged / 2)
             total = sum(blocks["before"].values())
             self.assertEqual(sum(blocks["after"].values()), total)
-            figures = re.fullmatch(r"(\d+) blocks, now (\d+) \((\d+) %\)", seen["figures"].replace(",", ""))
+            figures = re.fullmatch(r"(\d+) blocks now (\d+) \((\d+)\s%\)", seen["figures"].replace(",", ""))
             self.assertIsNotNone(figures, seen["figures"])
             before, after, share = map(int, figures.groups())
             self.assertEqual((before, after), (total, total - aged / 2))

@@ -298,9 +298,16 @@ TEST_F(BlockLoaderLists, ARecorderIsToldOfListsBeforeTheyAreShortened) {
   EXPECT_THAT(listed, ElementsAre(ListedBlock{kLayer, 0, 0}, ListedBlock{kLayer, 0, 2},
                                   ListedBlock{kLayer, 0, kOwn}, ListedBlock{kLayer, 1, 1},
                                   ListedBlock{kLayer, 1, kOwn}));
+  // Of rows that do not select, what they see.
+  listed.clear();
+  std::vector<List> none;
+  run(loader, none);
+  EXPECT_EQ(listed.size(), 2U * (kBlocks + 1));
+  EXPECT_THAT(listed, testing::Contains(ListedBlock{kLayer, 1, kOwn}));
+  listed.clear();
   loader.set_recorder(nullptr);
   run(loader, lists);
-  EXPECT_EQ(listed.size(), 5U);
+  EXPECT_TRUE(listed.empty());
 }
 
 TEST_F(BlockLoaderLists, RowsThatDoNotSelectAlwaysWait) {

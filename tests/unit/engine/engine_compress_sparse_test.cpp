@@ -68,7 +68,7 @@ class EngineCompressSparse : public testing::TestWithParam<CompressArchive> {
     sparse.recent_window = 64;
     sparse.list_masses = way.on_miss.bound.has_value();
     auto loader = std::make_unique<BlockLoader>(way.on_miss);
-    auto runner = load_model(file_.path(), {.num_threads = 2,
+    auto runner = load_model(file_.path(), {.num_threads = 1,
                                             .kv_type = KvType::kF32,
                                             .sparse = sparse,
                                             .selection_listener = loader.get()})

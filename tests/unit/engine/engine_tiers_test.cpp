@@ -374,6 +374,26 @@ TEST_F(EngineTiers, ATierThatFailsCostsTimeAndNoToken) {
   EXPECT_GT(residency_.blocks_lost, 0);
 }
 
+// Computed again so often that it is given up, it ends with an error, and the engine goes on.
+TEST_F(EngineTiers, APromptThatIsNeverReadBackEndsWithAnError) {
+  const std::vector<Request> requests = {request(1000, 10, 3), request(100, 10, 1)};
+  const auto wanted = run_with_room(requests);
+  FakeClock clock;
+  start(400,
+        std::make_unique<FaultyTier>(
+            host_tier(4000, 0), Faults{.fail_every = 1, .hits_writes = false}, [](ExtentId, int) {},
+            clock),
+        clock);
+  const auto seen = run(requests);
+  engine_.reset();
+  const Answer& large = seen.at(0).at(0);
+  EXPECT_EQ(large.last.finished, FinishReason::kError);
+  ASSERT_TRUE(large.last.error.has_value());
+  EXPECT_EQ(large.last.error->code(), StatusCode::kUnavailable);
+  EXPECT_EQ(seen.at(1).at(0).last.finished, FinishReason::kLength);
+  EXPECT_EQ(seen.at(1).at(0).tokens, wanted.at(1).at(0).tokens);
+}
+
 // Nothing is at home that could be evicted: the first one, alone, fills the fast tier before its
 // prompt is computed, which ends it as any that has used up the room there is.
 TEST_F(EngineTiers, ATierThatAlwaysFailsEndsOnlyWhatNeedsIt) {
