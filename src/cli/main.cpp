@@ -1,5 +1,6 @@
 // The program: finds the command and runs it.
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -128,10 +129,21 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+// Manifests and key indexes come and go with requests, megabytes each. After the first of them
+// glibc would take such sizes from its heap, and what is freed in the middle of that stays with the
+// process.
+void give_back_large_memory() {
+#ifdef __GLIBC__
+  constexpr int kLargeBytes = 1 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLargeBytes);
+#endif
+}
+
 }  // namespace
 }  // namespace karez
 
 int main(int argc, char** argv) {
+  karez::give_back_large_memory();
   try {
     return karez::run(argc, argv);
   } catch (const std::bad_alloc&) {
