@@ -252,7 +252,8 @@ void EngineLoop::note_scheduled(const StepPlan& plan) {
 StepOutput EngineLoop::sample(const StepPlan& plan, std::span<const float> logits) {
   StepOutput output;
   output.accepted_drafts.resize(plan.sequences.size());
-  if (std::ranges::any_of(plan.sequences, [this](const auto& one) { return produces(one); })) {
+  if (std::ranges::any_of(plan.sequences,
+                          [this](const auto& one) { return one.wants_logits && produces(one); })) {
     kept_logits_.assign(logits.begin(), logits.end());
     logits = kept_logits_;
   }

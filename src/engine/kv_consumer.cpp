@@ -20,6 +20,11 @@ namespace {
 // read in the middle of a step do not wait long behind them.
 constexpr std::int64_t kMaxReadsInFlight = 256;
 
+PeerAddress producer_of(const Request& request) {
+  const KvTransfer& transfer = *request.kv_transfer;
+  return {transfer.remote_host, static_cast<std::uint16_t>(transfer.remote_port)};
+}
+
 }  // namespace
 
 KvConsumer::KvConsumer(KVCacheManager& kv, const KeyIndex* index, std::shared_ptr<PeerPool> pool,
@@ -66,9 +71,8 @@ void KvConsumer::start(std::shared_ptr<const Request> request) {
     stop(arrival, key.error());
     return;
   }
-  arrival.fetch =
-      pool_->fetch({transfer.remote_host, static_cast<std::uint16_t>(transfer.remote_port)}, *key,
-                   epoch_of(transfer.remote_engine_id), arrival.deadline, FetchContents::kOnDemand);
+  arrival.fetch = pool_->fetch(producer_of(*request), *key, epoch_of(transfer.remote_engine_id),
+                               arrival.deadline, FetchContents::kOnDemand);
 }
 
 std::size_t KvConsumer::manifest_bytes() const {
@@ -129,10 +133,9 @@ void KvConsumer::poll_peers() {
     tickets_.erase(found);
     --arrival.reads_in_flight;
     if (result.status != TransferStatus::kOk && !arrival.error) {
-      const KvTransfer& transfer = *arrival.request->kv_transfer;
       stop(arrival, Status(StatusCode::kUnavailable,
-                           fmt::format("the KV of the prompt could not be read from {} port {}: {}",
-                                       transfer.remote_host, transfer.remote_port,
+                           fmt::format("the KV of the prompt could not be read from {}: {}",
+                                       producer_of(*arrival.request).to_string(),
                                        to_string(result.status))));
     }
   }
@@ -161,10 +164,9 @@ bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<
   }
   if ((arrival.stage == Stage::kWaiting || arrival.stage == Stage::kReading) &&
       !pool_->is_alive(arrival.manifest.lease)) {
-    const KvTransfer& transfer = *arrival.request->kv_transfer;
-    stop(arrival, Status(StatusCode::kUnavailable,
-                         fmt::format("{} port {}: the producer of the prompt's KV is gone",
-                                     transfer.remote_host, transfer.remote_port)));
+    stop(arrival,
+         Status(StatusCode::kUnavailable, fmt::format("{}: the producer of the prompt's KV is gone",
+                                                      producer_of(*arrival.request).to_string())));
   }
   if (arrival.stage == Stage::kWaiting && has_room(*arrival.request, num_remote_tokens(arrival))) {
     open(arrival);
