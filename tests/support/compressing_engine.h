@@ -11,12 +11,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <tuple>
@@ -28,6 +26,7 @@
 #include "kv/tier/host_tier.h"
 #include "kv/tier/throttled_tier.h"
 #include "spec/ngram_proposer.h"
+#include "support/answer_collector.h"
 #include "support/fake_draft_proposer.h"
 #include "support/fake_vocabulary.h"
 #include "support/paged_fake_runner.h"
@@ -46,21 +45,11 @@ class CompressingEngine : public testing::Test {
   // One layer with a window among layers without: two groups of blocks.
   static KVCacheSpec spec() { return PagedFakeRunner::kv_spec({0, 40, 0, 0}); }
 
-  struct Answer {
-    std::vector<TokenId> tokens;
-    GenerationEvent last;
-  };
-  using Answers = std::map<std::pair<std::size_t, int>, Answer>;  // by request and choice
+  using Answer = CollectedAnswer;
+  using Answers = AnswerCollector::Answers;
 
   static Request request(int prompt_tokens, int max_tokens, TokenId first, int num_choices = 1) {
-    Request request;
-    for (int i = 0; i < prompt_tokens; ++i) {
-      request.prompt.push_back((first + i * 7 + i / 11) % kVocabSize);
-    }
-    request.max_tokens = max_tokens;
-    request.ignore_eos = true;
-    request.num_choices = num_choices;
-    return request;
+    return fake_request(kVocabSize, prompt_tokens, max_tokens, first, num_choices);
   }
 
   // Short and long ones, some of several choices, with equal prompts, options of their own, or
@@ -111,38 +100,9 @@ class CompressingEngine : public testing::Test {
                   .value();
   }
 
-  class Open {
-   public:
-    EngineClient::Callback callback(std::size_t request, int num_choices) {
-      const std::lock_guard lock(mutex_);
-      num_open_ += num_choices;
-      return [this, request](const GenerationEvent& event) {
-        const std::lock_guard inner(mutex_);
-        Answer& answer = answers_[{request, event.choice}];
-        for (const GeneratedToken& token : event.tokens) {
-          answer.tokens.push_back(token.chosen.token);
-        }
-        answer.last = event;
-        num_open_ -= event.finished ? 1 : 0;
-        changed_.notify_all();
-      };
-    }
-    Answers wait() {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return num_open_ == 0; });
-      return answers_;
-    }
-
-   private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    Answers answers_;
-    int num_open_ = 0;
-  };
-
   Answers run(const std::vector<Request>& requests, bool with_aborts = false) {
-    Open open;
-    Open aborted;
+    AnswerCollector open;
+    AnswerCollector aborted;
     std::vector<RequestId> to_abort;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       if (with_aborts) {

@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "kv/tier/host_tier.h"
 #include "remote/remote_tier.h"
+#include "support/answer_collector.h"
 #include "support/fake_vocabulary.h"
 #include "support/paged_fake_runner.h"
 #include "support/step_gate.h"
@@ -94,13 +95,7 @@ class Client {
 };
 
 Request request_of(int prompt_tokens, int max_tokens, TokenId first = 3) {
-  Request request;
-  for (int i = 0; i < prompt_tokens; ++i) {
-    request.prompt.push_back((first + i * 7 + i / 11) % kVocabSize);
-  }
-  request.max_tokens = max_tokens;
-  request.ignore_eos = true;
-  return request;
+  return fake_request(kVocabSize, prompt_tokens, max_tokens, first);
 }
 
 // The machine's, which a test can put forward.

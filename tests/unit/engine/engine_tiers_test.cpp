@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <span>
@@ -20,6 +18,7 @@
 #include "kv/tier/disk_tier.h"
 #include "kv/tier/host_tier.h"
 #include "kv/tier/throttled_tier.h"
+#include "support/answer_collector.h"
 #include "support/fake_vocabulary.h"
 #include "support/paged_fake_runner.h"
 #include "support/step_gate.h"
@@ -70,50 +69,19 @@ class PaddedTier final : public Tier {
   std::unique_ptr<Tier> inner_;
 };
 
-struct Answer {
-  std::vector<TokenId> tokens;
-  GenerationEvent last;
-};
+using Answer = CollectedAnswer;
 using Answers = std::map<int, Answer>;  // by choice
 
-class Answering {
- public:
-  EngineClient::Callback callback(std::size_t request, int num_choices) {
-    const std::lock_guard lock(mutex_);
-    num_open_ += num_choices;
-    return [this, request](const GenerationEvent& event) {
-      const std::lock_guard inner(mutex_);
-      Answer& answer = answers_[request][event.choice];
-      for (const GeneratedToken& token : event.tokens) {
-        answer.tokens.push_back(token.chosen.token);
-      }
-      answer.last = event;
-      num_open_ -= event.finished ? 1 : 0;
-      changed_.notify_all();
-    };
-  }
-  std::map<std::size_t, Answers> wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return num_open_ == 0; });
-    return answers_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::size_t, Answers> answers_;
-  int num_open_ = 0;
-};
-
 Request request(int prompt_tokens, int max_tokens, TokenId first, int num_choices = 1) {
-  Request request;
-  for (int i = 0; i < prompt_tokens; ++i) {
-    request.prompt.push_back((first + i * 7 + i / 11) % kVocabSize);
+  return fake_request(kVocabSize, prompt_tokens, max_tokens, first, num_choices);
+}
+
+std::map<std::size_t, Answers> by_request(const AnswerCollector::Answers& collected) {
+  std::map<std::size_t, Answers> answers;
+  for (const auto& [key, answer] : collected) {
+    answers[key.first][key.second] = answer;
   }
-  request.max_tokens = max_tokens;
-  request.ignore_eos = true;
-  request.num_choices = num_choices;
-  return request;
+  return answers;
 }
 
 class EngineTiers : public testing::Test {
@@ -150,12 +118,12 @@ class EngineTiers : public testing::Test {
                   .value();
   }
   std::map<std::size_t, Answers> run(const std::vector<Request>& requests) {
-    Answering answering;
+    AnswerCollector collector;
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      const auto id = engine_->submit(requests[i], answering.callback(i, requests[i].num_choices));
+      const auto id = engine_->submit(requests[i], collector.callback(i, requests[i].num_choices));
       EXPECT_TRUE(id) << id.error().to_string();
     }
-    return answering.wait();
+    return by_request(collector.wait());
   }
   // With room for everything, and no home.
   std::map<std::size_t, Answers> run_with_room(const std::vector<Request>& requests) {
@@ -243,13 +211,13 @@ TEST_F(EngineTiers, AWriteThatFailsOnceEndsNoPromptThatStreams) {
 TEST_F(EngineTiers, PaddingAtHomeIsNoRoomForPrompts) {
   // 800 tokens: 50 blocks in 11 layers. The bytes of home are those of 800 blocks, it holds 400.
   start(200, std::make_unique<PaddedTier>(host_tier(400, 0)));
-  Answering answering;
-  const auto refused = engine_->submit(request(800, 4, 3), answering.callback(0, 0));
+  AnswerCollector collector;
+  const auto refused = engine_->submit(request(800, 4, 3), collector.callback(0, 0));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), StatusCode::kResourceExhausted);
-  const auto accepted = engine_->submit(request(500, 4, 3), answering.callback(1, 1));
+  const auto accepted = engine_->submit(request(500, 4, 3), collector.callback(1, 1));
   ASSERT_TRUE(accepted);
-  EXPECT_EQ(answering.wait().at(1).at(0).tokens.size(), 4U);
+  EXPECT_EQ(collector.wait().at({1, 0}).tokens.size(), 4U);
 }
 
 // Beside the blocks of one layer, up to 65, there is room to write two blocks of all of them, and
@@ -266,8 +234,8 @@ TEST_F(EngineTiers, APromptWhoseLayersHardlyFitStreamsInSmallSteps) {
 
 TEST_F(EngineTiers, APromptThatEvenHomeCannotHoldIsRefused) {
   start(200, host_tier(400, 0));
-  Answering answering;
-  const auto refused = engine_->submit(request(1000, 4, 3), answering.callback(0, 0));
+  AnswerCollector collector;
+  const auto refused = engine_->submit(request(1000, 4, 3), collector.callback(0, 0));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), StatusCode::kResourceExhausted);
 }
@@ -293,12 +261,12 @@ TEST_F(EngineTiers, AHomeThatIsFullMakesThemBeComputedAgain) {
     StepGate first_step(0);
     at_step_ = [&] { first_step.pass(); };
     start(307, host_tier(home_blocks, 0));
-    Answering answering;
-    EXPECT_TRUE(engine_->submit(requests[0], answering.callback(0, 1)));
+    AnswerCollector collector;
+    EXPECT_TRUE(engine_->submit(requests[0], collector.callback(0, 1)));
     first_step.wait_until_held();
-    EXPECT_TRUE(engine_->submit(requests[1], answering.callback(1, 1)));
+    EXPECT_TRUE(engine_->submit(requests[1], collector.callback(1, 1)));
     first_step.open();
-    const auto seen = answering.wait();
+    const auto seen = by_request(collector.wait());
     EXPECT_GT(engine_->stats().demotions, 0);
     engine_.reset();
     at_step_ = {};
@@ -334,9 +302,9 @@ TEST_F(EngineTiers, TheMapShowsWhereARequestsBlocksAre) {
       map = std::move(latest);
     }
   };
-  Answering answering;
-  ASSERT_TRUE(engine_->submit(request(1000, 40, 3), answering.callback(0, 1)));
-  answering.wait();
+  AnswerCollector collector;
+  ASSERT_TRUE(engine_->submit(request(1000, 40, 3), collector.callback(0, 1)));
+  collector.wait();
   ASSERT_NE(map, nullptr);
   EXPECT_EQ(map->num_layers, kNumLayers);
   EXPECT_EQ(map->num_blocks, (map->num_tokens + 15) / 16);
@@ -432,11 +400,11 @@ TEST_F(EngineTiers, ChoicesPrefixHitsPrioritiesAndAbortsMix) {
   options_.scheduler.policy = SchedulingPolicy::kPriority;
   options_.scheduler.decode_floor_tokens = 48;
   start(900, host_tier(12'000, 1));
-  Answering answering;
-  Answering aborted;
+  AnswerCollector collector;
+  AnswerCollector aborted;
   std::vector<RequestId> to_abort;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_TRUE(engine_->submit(requests[i], answering.callback(i, requests[i].num_choices)));
+    ASSERT_TRUE(engine_->submit(requests[i], collector.callback(i, requests[i].num_choices)));
     if (i % 3 == 0) {
       Request other = requests[i];
       other.max_tokens = 500;
@@ -446,7 +414,7 @@ TEST_F(EngineTiers, ChoicesPrefixHitsPrioritiesAndAbortsMix) {
   for (const RequestId id : to_abort) {
     engine_->cancel(id);
   }
-  const auto seen = answering.wait();
+  const auto seen = by_request(collector.wait());
   aborted.wait();
   const EngineStats stats = engine_->stats();
   engine_.reset();
