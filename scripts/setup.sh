@@ -84,7 +84,7 @@ and start this again."
 
 pinned() { sed -n "s/^$1==//p" scripts/requirements.txt; }
 
-# Only what Karez links: no multimodal library, no TLS client.
+# Only what Karez links: no multimodal library, no TLS client, and what scripts/llama_build.cmake leaves out.
 llama_build_args="-DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF"
 
 # pip writes a package's RECORD last, so it is there only if the package is complete.
@@ -93,7 +93,7 @@ has_record() { compgen -G ".venv/lib/python3*/site-packages/$1.dist-info/RECORD"
 install_llama() {
   local version key python
   version=$(pinned llama-cpp-python)
-  key=$(cat scripts/requirements.txt scripts/gcc_amx_fix.h <(echo "$llama_build_args") \
+  key=$(cat scripts/requirements.txt scripts/gcc_amx_fix.h scripts/llama_build.cmake <(echo "$llama_build_args") \
     | sha256sum | cut -c1-16)
   if [[ -e ".venv/karez-llama-$key" ]]; then return; fi
 
@@ -125,12 +125,13 @@ Remove or rename .venv and start this again."
   .venv/bin/pip install -q --disable-pip-version-check "${requirements[@]}" >&2 \
     || die "pip could not install ${requirements[*]}; is this machine online?"
 
-  say "building ggml and libllama (llama-cpp-python $version), once: 4 to 8 minutes on 2 cores"
+  say "building ggml and libllama (llama-cpp-python $version), once: 3 to 6 minutes on 2 cores"
   local log=.venv/karez-llama.log fix_dir status=0
   # A path without spaces, because it goes through compiler flags.
   fix_dir=$(mktemp -d)
-  cp scripts/gcc_amx_fix.h "$fix_dir/"
-  CMAKE_ARGS="$llama_build_args '-DCMAKE_CXX_FLAGS=-include $fix_dir/gcc_amx_fix.h'" \
+  cp scripts/gcc_amx_fix.h scripts/llama_build.cmake "$fix_dir/"
+  CMAKE_ARGS="$llama_build_args -DCMAKE_PROJECT_INCLUDE=$fix_dir/llama_build.cmake \
+'-DCMAKE_CXX_FLAGS=-include $fix_dir/gcc_amx_fix.h'" \
   CMAKE_GENERATOR=Ninja CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) \
     .venv/bin/pip install -v --disable-pip-version-check --no-deps --no-build-isolation \
     --no-binary llama-cpp-python --no-cache-dir --ignore-installed \
