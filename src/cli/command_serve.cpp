@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -113,6 +114,11 @@ Expected<int> serve(const ServeFlags& typed) {
     return fail(std::move(checked.error()));
   }
   const ServeOptions& options = *checked;
+  if (options.role.is_on() && has_network(options.role.transports)) {
+    // Else UCX holds the engine for as long as a peer's machine does not answer; it takes this from
+    // the environment only.
+    ::setenv("UCX_TCP_CONN_NB", "y", 0);  // NOLINT(concurrency-mt-unsafe): no thread runs yet
+  }
 
   // Everything that can be wrong with the flags is found before the server listens.
   auto model_file = read_model_file(options.flags.model_path);

@@ -208,8 +208,9 @@ void add_role_flags(CLI::App& command, RoleFlags& flags) {
        "How KV comes to a consumer: native, or r4: 4 bits a number, a quarter of the bytes, not "
        "quite the same KV (default: native)");
   text("--kv-transports", flags.transports, "LIST",
-       "Ways to peers: shm,tcp (shared memory where the peer is on this machine) or tcp (default: "
-       "shm,tcp)");
+       "Ways of blocks from peers: shm,tcp (shared memory where the peer is on this machine), tcp "
+       "(messages), shm,ucx,tcp or ucx,tcp (RDMA or what else UCX finds; on both sides, and on a "
+       "network of machines that trust each other) (default: shm,tcp)");
   text(
       "--kv-allow-peers", flags.allow_peers, "LIST",
       "Producers that a consumer connects to when a request says so, IP addresses or networks with "

@@ -132,7 +132,10 @@ void KvConsumer::poll_peers() {
     Arrival& arrival = *found->second;
     tickets_.erase(found);
     --arrival.reads_in_flight;
-    if (result.status != TransferStatus::kOk && !arrival.error) {
+    if (result.status == TransferStatus::kOk) {
+      // The limit is of standing still: a long prompt takes many steps to come.
+      arrival.deadline = clock_.now() + options_.timeout;
+    } else if (!arrival.error) {
       stop(arrival, Status(StatusCode::kUnavailable,
                            fmt::format("the KV of the prompt could not be read from {}: {}",
                                        producer_of(*arrival.request).to_string(),
@@ -156,7 +159,7 @@ bool KvConsumer::advance(Arrival& arrival, const HasRoom& has_room, std::vector<
     stop(arrival,
          Status(StatusCode::kDeadlineExceeded,
                 fmt::format(
-                    "the KV of the prompt did not come within {} s",
+                    "nothing of the prompt's KV came for {} s",
                     std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count())));
   }
   if (!arrival.fetch.is_none()) {

@@ -43,8 +43,8 @@ class KvConsumer {
     KvAdmit admit = KvAdmit::kFull;
     int vocab_size = 0;
     // From start() to the lease, from its turn to the manifest, and from there being room to the
-    // last block. In between a request waits as long as it must: the producer keeps the KV while
-    // heartbeats come.
+    // first block and from one to the next. In between a request waits as long as it must: the
+    // producer keeps the KV while heartbeats come.
     Clock::Duration timeout = std::chrono::seconds(30);
     // Of requests that are not ready yet, together. One that is larger comes when no other is here.
     std::size_t max_manifest_bytes = std::size_t{64} << 20U;

@@ -61,6 +61,11 @@ PeerConfig config_of(const KVCacheSpec& spec, const RoleHomeOptions& options) {
   return config;
 }
 
+// UCX fails for want of a way, whatever asked for it.
+std::string flag_of(const Status& status, std::string_view otherwise = "") {
+  return std::string(status.code() == StatusCode::kIoError ? "--kv-transports: " : otherwise);
+}
+
 }  // namespace
 
 Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions& options) {
@@ -72,7 +77,7 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
   home.config = config_of(spec, options);
   if (role.produces()) {
     auto memory = ExportMemory::create(static_cast<std::size_t>(options.home.host_bytes),
-                                       {.share = role.transports == KvTransports::kSharedMemory});
+                                       {.share = has_shared_memory(role.transports)});
     if (!memory) {
       return fail(memory.error().code(), "--kv-host-bytes: " + memory.error().message());
     }
@@ -93,13 +98,14 @@ Expected<RoleHome> make_role_home(const KVCacheSpec& spec, const RoleHomeOptions
   pool.config = home.config;
   pool.config.wire_type = to_string(role.wire_type);
   pool.secret = role.peer_secret;
-  pool.use_shared_memory = role.transports == KvTransports::kSharedMemory;
+  pool.use_shared_memory = has_shared_memory(role.transports);
+  pool.one_sided_network = has_network(role.transports);
   if (const auto problem = check_wire_type(pool.config)) {
     return fail(problem->code(), "--kv-wire-type: " + problem->message());
   }
   auto made = PeerPool::create(pool);
   if (!made) {
-    return fail(std::move(made.error()));
+    return fail(made.error().code(), flag_of(made.error()) + made.error().message());
   }
   home.pool = std::move(*made);
   if (role.admit == KvAdmit::kSparse) {
@@ -120,8 +126,12 @@ Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheMan
                              std::function<void(std::string_view)> log) {
   KvPeers peers;
   peers.load_failure = role.load_failure;
+  if (has_network(role.transports)) {
+    log("--kv-transports: UCX's ports are open on all its network devices (UCX_NET_DEVICES), "
+        "whatever --kv-host says; who reaches them can read and write the memory of this server");
+  }
   if (role.produces()) {
-    if (role.transports == KvTransports::kSharedMemory && !home.memory->is_shared()) {
+    if (has_shared_memory(role.transports) && !home.memory->is_shared()) {
       log(
           fmt::format("--kv-transports: peers on this machine get blocks in messages, not out of "
                       "shared memory: {}",
@@ -133,12 +143,14 @@ Expected<KvPeers> make_peers(RoleHome& home, const RoleOptions& role, KVCacheMan
     options.config = home.config;
     options.secret = role.peer_secret;
     options.lease_duration = role.lease;
+    options.one_sided_network = has_network(role.transports);
     options.on_refused = [log = std::move(log)](std::string_view what) {
       log(fmt::format("--kv-port: refused {}", what));
     };
     auto exporter = KvExporter::create(options, home.memory);
     if (!exporter) {
-      return fail(exporter.error().code(), "--kv-port: " + exporter.error().message());
+      return fail(exporter.error().code(),
+                  flag_of(exporter.error(), "--kv-port: ") + exporter.error().message());
     }
     peers.producer = std::make_unique<KvProducer>(
         kv, key_index, home.memory, std::move(*exporter),

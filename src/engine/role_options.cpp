@@ -35,9 +35,11 @@ constexpr std::array<Named<KvWireType>, 2> kWireTypes = {{
     {"native", KvWireType::kNative},
     {"r4", KvWireType::kR4},
 }};
-constexpr std::array<Named<KvTransports>, 2> kTransports = {{
+constexpr std::array<Named<KvTransports>, 4> kTransports = {{
     {"shm,tcp", KvTransports::kSharedMemory},
     {"tcp", KvTransports::kTcp},
+    {"shm,ucx,tcp", KvTransports::kSharedMemoryAndNetwork},
+    {"ucx,tcp", KvTransports::kNetwork},
 }};
 constexpr std::array<Named<KvLoadFailure>, 2> kLoadFailures = {{
     {"fail", KvLoadFailure::kFail},

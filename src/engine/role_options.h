@@ -40,11 +40,22 @@ enum class KvWireType {
 std::string_view to_string(KvWireType type);
 Expected<KvWireType> parse_kv_wire_type(std::string_view name);
 
-// The ways that a node may use to its peers, in UCX's words. Messages always take tcp.
+// The ways that blocks may take to peers; one that both sides have is used, the first of a list if
+// it can be. Messages always take tcp.
 enum class KvTransports {
-  kSharedMemory,  // "shm,tcp": blocks of a peer on this machine come out of its memory
-  kTcp,           // "tcp": everything in messages
+  kSharedMemory,            // "shm,tcp": out of the memory of a peer on this machine
+  kTcp,                     // "tcp": in messages
+  kSharedMemoryAndNetwork,  // "shm,ucx,tcp"
+  kNetwork,  // "ucx,tcp": one-sided over the network that UCX finds (RDMA); see KvExporterOptions
 };
+constexpr bool has_shared_memory(KvTransports transports) {
+  return transports == KvTransports::kSharedMemory ||
+         transports == KvTransports::kSharedMemoryAndNetwork;
+}
+constexpr bool has_network(KvTransports transports) {
+  return transports == KvTransports::kNetwork ||
+         transports == KvTransports::kSharedMemoryAndNetwork;
+}
 std::string_view to_string(KvTransports transports);
 Expected<KvTransports> parse_kv_transports(std::string_view names);
 

@@ -23,8 +23,13 @@ NetworkReader::~NetworkReader() {
   }
 }
 
-void NetworkReader::read(const RemoteRead& read, Clock::TimePoint deadline) {
-  waiting_.push_back({read, deadline, answers_, {}, {}, false, false});
+void NetworkReader::read(const RemoteRead& read) {
+  waiting_.push_back({read, {}, {}, false, false});
+}
+
+bool NetworkReader::is_asking() const {
+  return std::any_of(started_.begin(), started_.end(),
+                     [](const Read& read) { return !read.requests.empty(); });
 }
 
 void NetworkReader::start(Read& started) {
@@ -49,7 +54,7 @@ void NetworkReader::start(Read& started) {
     } else if (request != nullptr) {
       started.requests.push_back(request);
     } else {
-      ++answers_;
+      has_heard_ = true;
     }
   }
 }
@@ -61,10 +66,7 @@ void NetworkReader::take_ended_requests(Read& read) {
       return false;
     }
     read.has_failed = read.has_failed || status != UCS_OK;
-    if (status == UCS_OK) {
-      ++answers_;
-      is_silent_ = false;
-    }
+    has_heard_ = has_heard_ || status == UCS_OK;
     ucp_request_free(request);
     return true;
   });
@@ -72,6 +74,9 @@ void NetworkReader::take_ended_requests(Read& read) {
 
 void NetworkReader::poll(Clock::TimePoint now, PeerPoolStats& stats,
                          std::vector<RemoteReadResult>& results) {
+  const Clock::Duration passed = std::min(now - std::exchange(last_poll_, now), kPollStep);
+  silence_ = is_asking() ? silence_ + passed : Clock::Duration::zero();
+  has_heard_ = false;
   // Whatever is started may have ended at once; then nothing would wake us for the next.
   do {
     while (!waiting_.empty() && started_.size() < kGetsAtATime) {
@@ -81,35 +86,20 @@ void NetworkReader::poll(Clock::TimePoint now, PeerPoolStats& stats,
     }
     for (Read& read : started_) {
       take_ended_requests(read);
-      if (read.requests.empty() && !read.is_reported) {
+      // One that has failed with its connection may go another way.
+      if (read.requests.empty() && !read.is_reported && !(read.has_failed && peer_->is_broken())) {
         const TransferStatus status = read.has_failed ? TransferStatus::kIoError : verify(read);
         if (status == TransferStatus::kOk) {
           stats.blocks_read += read.read.num_blocks;
           stats.bytes_received += static_cast<std::int64_t>(read.buffer.size());
         }
         report(read, status, results);
-      } else if (now >= read.deadline) {
-        report_late(read, results);
       }
     }
     std::erase_if(started_,
                   [](const Read& read) { return read.is_reported && read.requests.empty(); });
-    // In the order of their deadlines.
-    while (!waiting_.empty() && now >= waiting_.front().deadline) {
-      report_late(waiting_.front(), results);
-      waiting_.pop_front();
-    }
   } while (!waiting_.empty() && started_.size() < kGetsAtATime);
-  if (is_silent_) {
-    fail_all(TransferStatus::kDeadlinePassed, results);
-  }
-}
-
-void NetworkReader::report_late(Read& late, std::vector<RemoteReadResult>& results) {
-  if (!late.is_reported) {
-    is_silent_ = is_silent_ || late.answers_before == answers_;
-    report(late, TransferStatus::kDeadlinePassed, results);
-  }
+  silence_ = has_heard_ ? Clock::Duration::zero() : silence_;
 }
 
 TransferStatus NetworkReader::verify(const Read& ended) const {
@@ -142,6 +132,17 @@ void NetworkReader::fail_all(TransferStatus status, std::vector<RemoteReadResult
   waiting_.clear();
 }
 
+void NetworkReader::take_back(std::vector<RemoteRead>& reads) {
+  for (std::deque<Read>* held : {&started_, &waiting_}) {
+    for (Read& read : *held) {
+      if (!std::exchange(read.is_reported, true)) {
+        reads.push_back(read.read);
+      }
+    }
+  }
+  waiting_.clear();
+}
+
 void NetworkReader::fail_reads_of(LeaseId lease, TransferStatus status,
                                   std::vector<RemoteReadResult>& results) {
   for (std::deque<Read>* reads : {&started_, &waiting_}) {
@@ -154,12 +155,9 @@ void NetworkReader::fail_reads_of(LeaseId lease, TransferStatus status,
   std::erase_if(waiting_, [](const Read& read) { return read.is_reported; });
 }
 
-Clock::TimePoint NetworkReader::next_deadline() const {
-  Clock::TimePoint next = Clock::TimePoint::max();
-  for (const Read& read : started_) {
-    next = read.is_reported ? next : std::min(next, read.deadline);
-  }
-  return waiting_.empty() ? next : std::min(next, waiting_.front().deadline);
+Clock::TimePoint NetworkReader::next_poll() const {
+  return is_asking() ? last_poll_ + std::min(kPollStep, patience_ - silence_)
+                     : Clock::TimePoint::max();
 }
 
 }  // namespace karez

@@ -17,28 +17,33 @@ namespace karez {
 
 class NetworkReader {
  public:
-  NetworkReader(std::unique_ptr<UcxNetwork::Peer> peer, std::size_t block_bytes)
-      : peer_(std::move(peer)), block_bytes_(block_bytes) {}
+  // patience: how long a peer may say nothing while it is asked.
+  NetworkReader(std::unique_ptr<UcxNetwork::Peer> peer, std::size_t block_bytes,
+                Clock::Duration patience, Clock::TimePoint now)
+      : peer_(std::move(peer)), block_bytes_(block_bytes), patience_(patience), last_poll_(now) {}
   // Ends the connection, and with it UCX's requests.
   ~NetworkReader();
   NetworkReader(const NetworkReader&) = delete;
   NetworkReader& operator=(const NetworkReader&) = delete;
 
-  void read(const RemoteRead& read, Clock::TimePoint deadline);
-  // After the network has moved on. Appends results.
+  void read(const RemoteRead& read);
+  // After the network has moved on. Appends results. Time in which nobody polled, beyond kPollStep,
+  // is not the peer's.
   void poll(Clock::TimePoint now, PeerPoolStats& stats, std::vector<RemoteReadResult>& results);
   void fail_all(TransferStatus status, std::vector<RemoteReadResult>& results);
   void fail_reads_of(LeaseId lease, TransferStatus status, std::vector<RemoteReadResult>& results);
-  Clock::TimePoint next_deadline() const;
-  // A read has come too late, and none has ended since it was asked for: until one does, nothing
-  // more should be asked.
-  bool is_silent() const { return is_silent_; }
+  // When poll() should be called at the latest.
+  Clock::TimePoint next_poll() const;
+  // The connection has failed, or the peer was silent for too long: another way must be taken.
+  bool is_lost() const { return peer_->is_broken() || silence_ >= patience_; }
+  // Appends those without a result, which will have none.
+  void take_back(std::vector<RemoteRead>& reads);
+
+  static constexpr Clock::Duration kPollStep = std::chrono::seconds(1);
 
  private:
   struct Read {
     RemoteRead read;
-    Clock::TimePoint deadline;
-    std::uint64_t answers_before = 0;
     std::vector<std::byte> buffer;
     std::vector<void*> requests;  // of UCX, not ended
     bool has_failed = false;
@@ -46,14 +51,16 @@ class NetworkReader {
   };
   void start(Read& started);
   void take_ended_requests(Read& read);
-  void report_late(Read& late, std::vector<RemoteReadResult>& results);
+  bool is_asking() const;
   TransferStatus verify(const Read& ended) const;
   static void report(Read& ended, TransferStatus status, std::vector<RemoteReadResult>& results);
 
   std::unique_ptr<UcxNetwork::Peer> peer_;
   std::size_t block_bytes_;
-  std::uint64_t answers_ = 0;
-  bool is_silent_ = false;
+  Clock::Duration patience_;
+  Clock::TimePoint last_poll_;
+  Clock::Duration silence_ = {};  // since it was asked or has answered
+  bool has_heard_ = false;        // since the last poll
   std::deque<Read> waiting_;
   std::deque<Read> started_;
 };

@@ -188,6 +188,9 @@ class PeerPool::Impl {
   }
 
   void read(std::span<const RemoteRead> reads) {
+    if (network_) {
+      network_->progress();
+    }
     const Clock::TimePoint now = clock_.now();
     // Callers may wait before the next poll().
     next_tick_ =
@@ -201,11 +204,10 @@ class PeerPool::Impl {
       if (peer == peers_.end() || !peer->second.connection->is_alive(held->second.lease, now)) {
         results_.push_back({read.ticket, read.reader, TransferStatus::kIoError});
       } else if (!read_shared(peer->second, read)) {
-        if (peer->second.network &&
-            (peer->second.network->is_silent() || peer->second.connection->is_silent())) {
+        if (peer->second.network && peer->second.connection->is_silent()) {
           results_.push_back({read.ticket, read.reader, TransferStatus::kDeadlinePassed});
         } else if (peer->second.network) {
-          peer->second.network->read(read, now + options_.read_timeout);
+          peer->second.network->read(read);
         } else {
           peer->second.connection->read(held->second.lease, read);
         }
@@ -214,9 +216,7 @@ class PeerPool::Impl {
     for (auto& [id, peer] : peers_) {
       peer.connection->flush(now);
       peer.connection->take_reads(results_);
-      if (peer.network) {
-        peer.network->poll(now, stats_, results_);
-      }
+      poll_network(peer, now);
     }
   }
 
@@ -257,13 +257,7 @@ class PeerPool::Impl {
         attach(moved, *ready);
       }
       next_tick_ = std::min(next_tick_, moved.connection->tick(now));
-      if (moved.network) {
-        moved.network->poll(now, stats_, results_);
-        if (moved.connection->is_silent()) {
-          moved.network->fail_all(TransferStatus::kDeadlinePassed, results_);
-        }
-        next_tick_ = std::min(next_tick_, moved.network->next_deadline());
-      }
+      poll_network(moved, now);
       collect(id, moved);
       if (moved.connection->is_broken()) {
         drop(id, moved);
@@ -366,10 +360,37 @@ class PeerPool::Impl {
       Expected<std::unique_ptr<UcxNetwork::Peer>> reached = network_->connect(
           ready.network_worker, ready.network_key, ready.memory_address, ready.memory_bytes);
       if (reached) {
-        peer.network =
-            std::make_unique<NetworkReader>(std::move(*reached), options_.config.block_bytes);
+        peer.network = std::make_unique<NetworkReader>(
+            std::move(*reached), options_.config.block_bytes, options_.read_timeout, clock_.now());
       }
     }
+  }
+
+  void poll_network(Peer& peer, Clock::TimePoint now) {
+    if (!peer.network) {
+      return;
+    }
+    peer.network->poll(now, stats_, results_);
+    if (peer.network->is_lost()) {
+      std::vector<RemoteRead> unanswered;
+      peer.network->take_back(unanswered);
+      peer.network.reset();  // messages are the way as long as this connection lives
+      for (const RemoteRead& read : unanswered) {
+        const auto held = leases_.find(read.lease);
+        if (held == leases_.end() || !peer.connection->is_alive(held->second.lease, now)) {
+          results_.push_back({read.ticket, read.reader, TransferStatus::kIoError});
+        } else {
+          peer.connection->read(held->second.lease, read);
+        }
+      }
+      peer.connection->flush(now);
+      peer.connection->take_reads(results_);
+      return;
+    }
+    if (peer.connection->is_silent()) {
+      peer.network->fail_all(TransferStatus::kDeadlinePassed, results_);
+    }
+    next_tick_ = std::min(next_tick_, peer.network->next_poll());
   }
 
   // False: another way must be taken.

@@ -38,8 +38,10 @@ struct PeerPoolOptions {
   // Where the peer is on this machine and offers it. Blocks lie there as they are: with a wire type
   // that is not native they come in messages, whatever this says.
   bool use_shared_memory = true;
-  bool one_sided_network = false;  // likewise; see KvExporterOptions; both sides must have it
-  std::string transports;          // see KvExporterOptions
+  // Likewise; see KvExporterOptions; both sides must have it. A peer whose memory fails this way,
+  // or is silent for read_timeout, is read by messages for as long as its connection lives.
+  bool one_sided_network = false;
+  std::string transports;                                     // see KvExporterOptions
   Clock::Duration connect_timeout = std::chrono::seconds(5);  // to the end of the handshake
   Clock::Duration read_timeout = std::chrono::seconds(5);     // of a block
   std::uint64_t max_index_bytes = std::uint64_t{4} << 30U;    // a manifest with more is refused
@@ -103,7 +105,7 @@ struct PeerPoolStats {
   std::int64_t connects = 0;        // handshakes that succeeded
   std::int64_t failures = 0;        // connections that failed, at their start or later
   std::int64_t leases_lost = 0;     // that ended before they were released
-  std::int64_t bytes_received = 0;  // bodies of messages, and blocks out of shared memory
+  std::int64_t bytes_received = 0;  // bodies of messages, and blocks read one-sided
   std::int64_t blocks_read = 0;
   std::int64_t blocks_read_shared = 0;  // of these, out of shared memory
   std::int64_t reads_failed = 0;

@@ -50,7 +50,8 @@ class UcxNetwork {
   const std::vector<std::byte>& address() const { return address_; }
   const std::vector<std::byte>& key() const { return key_; }
 
-  // Peers go before this does.
+  // Peers go before this does. Over TCP it waits for connect(), two minutes for a machine that does
+  // not answer, unless UCX_TCP_CONN_NB=y is in the environment (UCX 1.13).
   Expected<std::unique_ptr<Peer>> connect(std::span<const std::byte> address,
                                           std::span<const std::byte> key,
                                           std::uint64_t memory_address, std::uint64_t memory_bytes);

@@ -131,6 +131,23 @@ class Answers(Disaggregated):
                 self.assertTrue(eventually(
                     lambda: prefill.metrics()["karez_kv_export_held"] == 0, 20))
 
+    def test_one_sided_reads_over_a_network_give_them_too(self):
+        ways = ("--kv-transports", "ucx,tcp")
+        with producer(*ways) as prefill, consumer("--kv-admit", "sparse", *ways) as decode, \
+                consumer("--kv-admit", "sparse", "--kv-transports", "tcp") as without:
+            right = text_of(completed(decode)[1])
+            sent = []
+            for node in (decode, without):
+                before = prefill.metrics().get("karez_kv_export_sent_bytes_total", 0)
+                status, answer = completed(node, kv_transfer_params=prefilled(prefill))
+                self.assertEqual((status, text_of(answer)), (200, right))
+                self.expect_quiet(node)
+                sent.append(prefill.metrics()["karez_kv_export_sent_bytes_total"] - before)
+            blocks = [node.metrics()["karez_kv_peer_read_blocks_total"] for node in (decode, without)]
+            self.assertGreater(blocks[0], 0)
+            self.assertGreater(blocks[1], 0)
+            # Only the one without has its blocks in messages; a manifest comes in one for both.
+            self.assertGreater(sent[1] - sent[0], 0.9 * 4096 * blocks[1])
 
     def test_in_four_bits_they_come_with_a_quarter_of_the_bytes(self):
         with producer() as prefill, consumer() as native, \

@@ -70,8 +70,24 @@ TEST(RoleFlags, EveryFlagArrives) {
   EXPECT_EQ(options->load_failure, KvLoadFailure::kRecompute);
   EXPECT_EQ(options->lease.count(), 7);
   EXPECT_EQ(options->transports, KvTransports::kTcp);
-  EXPECT_EQ(parse({"--kv-role", "kv_both", "--kv-transports", "shm,tcp"})->transports,
-            KvTransports::kSharedMemory);
+}
+
+TEST(RoleFlags, TransportsAreLists) {
+  struct Case {
+    const char* list;
+    bool shared_memory;
+    bool network;
+  };
+  for (const Case& one : {Case{"shm,tcp", true, false},
+                          {"tcp", false, false},
+                          {"shm,ucx,tcp", true, true},
+                          {"ucx,tcp", false, true}}) {
+    const auto options = parse({"--kv-role", "kv_both", "--kv-transports", one.list});
+    ASSERT_TRUE(options) << options.error().message();
+    EXPECT_EQ(has_shared_memory(options->transports), one.shared_memory) << one.list;
+    EXPECT_EQ(has_network(options->transports), one.network) << one.list;
+    EXPECT_EQ(to_string(options->transports), one.list);
+  }
 }
 
 TEST(RoleFlags, VllmsConfigSaysTheSame) {
@@ -105,7 +121,8 @@ TEST(RoleFlags, WrongOnesSayWhatIsAllowed) {
            {{role, "kv_both", "--kv-host", "192.0.2.1"}, "must share a secret"},
            {{role, "kv_both", "--kv-admit", "some"}, "--kv-admit: there is no 'some'"},
            {{role, "kv_both", "--kv-wire-type", "r3"}, "allowed is native, r4"},
-           {{role, "kv_both", "--kv-transports", "rdma"}, "no 'rdma', allowed is shm,tcp or tcp"},
+           {{role, "kv_both", "--kv-transports", "rdma"},
+            "no 'rdma', allowed is shm,tcp or tcp or shm,ucx,tcp or ucx,tcp"},
            {{"--kv-transports", "tcp"}, "--kv-transports needs --kv-role"},
            {{role, "kv_both", "--kv-load-failure", "wait"}, "allowed is fail, recompute"},
            {{role, "kv_both", "--kv-lease", "0"}, "--kv-lease is 0, allowed are 1"},

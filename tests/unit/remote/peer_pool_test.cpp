@@ -200,6 +200,40 @@ TEST(PeerPool, APortThatIsAnotherOneIsCalledSo) {
   ::close(listener);
 }
 
+// All TCP connections of this process but those of one port.
+void break_connections_except(std::uint16_t port) {
+  for (int descriptor = 0; descriptor < 1024; ++descriptor) {
+    sockaddr_in ours = {};
+    sockaddr_in theirs = {};
+    socklen_t our_size = sizeof(ours);
+    socklen_t their_size = sizeof(theirs);
+    const bool is_connected =
+        ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&ours), &our_size) == 0 &&
+        ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&theirs), &their_size) == 0;
+    if (is_connected && ours.sin_family == AF_INET && ntohs(ours.sin_port) != port &&
+        ntohs(theirs.sin_port) != port) {
+      ::shutdown(descriptor, SHUT_RDWR);
+    }
+  }
+}
+
+TEST(PeerPool, WhereOneSidedReadsFailMessagesAreTheWay) {
+  TwoNodes nodes(options_of(Way::kOneSided));
+  const KvExport exported = make_export(nodes.config, *nodes.memory, 5, 100);
+  const RequestKey key = nodes.exporter->add(exported).value();
+  const Expected<Manifest> manifest = nodes.fetch(key, 5);
+  ASSERT_TRUE(manifest.has_value()) << manifest.error().to_string();
+  ASSERT_EQ(nodes.read(manifest->lease, manifest->blocks[0]), TransferStatus::kOk);
+  ASSERT_EQ(nodes.exporter->stats().blocks_sent, 0);
+  break_connections_except(nodes.exporter->port());
+  for (std::size_t block = 1; block < 4; ++block) {
+    EXPECT_EQ(nodes.read(manifest->lease, manifest->blocks[block]), TransferStatus::kOk);
+    EXPECT_TRUE(holds_block(nodes.config, nodes.block, 5, manifest->blocks[block].offset));
+  }
+  EXPECT_EQ(nodes.exporter->stats().blocks_sent, 3);
+  EXPECT_EQ(nodes.pool->stats().failures, 0);
+}
+
 TEST(PeerPool, AnExporterThatComesBackOnTheSameOrAnotherPortIsUsedAgain) {
   TwoNodes nodes;
   std::uint16_t port = nodes.exporter->port();
