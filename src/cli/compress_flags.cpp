@@ -24,7 +24,10 @@ Expected<int> to_int(const char* flag, std::int64_t value) {
 void add_compress_flags(CLI::App& command, CompressFlags& flags, const char* compress_help) {
   command.add_flag("--compress", flags.compress, compress_help)->group(kCompressionGroup);
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
-    return command.add_option(name, value, help)->type_name(type)->group(kCompressionGroup);
+    CLI::Option* option =
+        command.add_option(name, value, help)->type_name(type)->group(kCompressionGroup);
+    flags.others.push_back(option);
+    return option;
   };
   add("--compress-keep", flags.keep, "RATIO", "Pairs of a window that are kept as they are")
       ->capture_default_str();
@@ -35,8 +38,9 @@ void add_compress_flags(CLI::App& command, CompressFlags& flags, const char* com
   add("--compress-per-step", flags.sequences_per_step, "N",
       "Sequences that are worked on in one step")
       ->capture_default_str();
-  command.add_flag("--compress-prompt", flags.prompt, "Prompts are compressed too")
-      ->group(kCompressionGroup);
+  flags.others.push_back(
+      command.add_flag("--compress-prompt", flags.prompt, "Prompts are compressed too")
+          ->group(kCompressionGroup));
   const CompressionOptions defaults;
   const auto choice = [&](const char* name, std::string& value, const char* help,
                           std::string_view default_name) {
@@ -91,23 +95,13 @@ Expected<CompressionOptions> check_compress_flags(const CompressFlags& flags) {
 }
 
 Expected<void> check_compression_is_used(const CompressFlags& flags) {
-  const CompressFlags defaults;
-  const char* unused = flags.compress                                  ? nullptr
-                       : flags.keep != defaults.keep                   ? "--compress-keep"
-                       : flags.window_tokens != defaults.window_tokens ? "--compress-window"
-                       : flags.recent_tokens != defaults.recent_tokens ? "--compress-recent"
-                       : flags.sequences_per_step != defaults.sequences_per_step
-                           ? "--compress-per-step"
-                       : flags.prompt           ? "--compress-prompt"
-                       : !flags.score.empty()   ? "--compress-score"
-                       : !flags.chunk.empty()   ? "--compress-chunk"
-                       : !flags.archive.empty() ? "--compress-archive"
-                                                : nullptr;
-  if (unused == nullptr) {
-    return {};
+  for (const CLI::Option* option : flags.others) {
+    if (!flags.compress && option->count() > 0) {
+      return fail(StatusCode::kInvalidArgument,
+                  fmt::format("{} has no effect without --compress", option->get_name()));
+    }
   }
-  return fail(StatusCode::kInvalidArgument,
-              fmt::format("{} has no effect without --compress", unused));
+  return {};
 }
 
 }  // namespace karez

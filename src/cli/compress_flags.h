@@ -3,13 +3,15 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "compress/compression_options.h"
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace karez {
 
@@ -28,6 +30,8 @@ struct CompressFlags {
   std::string score;    // empty: not given
   std::string chunk;    // likewise
   std::string archive;  // likewise
+
+  std::vector<const CLI::Option*> others;  // than --compress
 };
 
 // compress_help: what --compress does for the command.
@@ -37,7 +41,7 @@ void add_compress_flags(CLI::App& command, CompressFlags& flags, const char* com
 Expected<CompressionOptions> check_compress_flags(const CompressFlags& flags);
 
 // For a command in which nothing else can ask for compression.
-// Fails: kInvalidArgument naming a flag that was given without --compress.
+// Fails: kInvalidArgument naming a flag that was given without --compress, whatever its value.
 Expected<void> check_compression_is_used(const CompressFlags& flags);
 
 }  // namespace karez

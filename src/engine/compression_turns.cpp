@@ -2,8 +2,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace karez {
+namespace {
+
+CompressionTask task_of(const CompressionCandidate& candidate) {
+  return {candidate.kv, candidate.num_tokens, candidate.schedule, candidate.window,
+          candidate.publication};
+}
+
+}  // namespace
 
 int units_of_turn(std::span<const WindowCompressor::Phase> phases) {
   std::vector<WindowCompressor::Phase> by_deadline(phases.begin(), phases.end());
@@ -19,6 +28,28 @@ int units_of_turn(std::span<const WindowCompressor::Phase> phases) {
   return static_cast<int>(of_turn);
 }
 
+// Better a window early than a sequence that is computed again. One at a time, and only into slots
+// that are there: one that is due takes its slots from others.
+void CompressionTurns::publish_early(Scheduler& scheduler) const {
+  const std::vector<CompressionCandidate> candidates = scheduler.compression_candidates();
+  if (std::ranges::any_of(candidates, &CompressionCandidate::is_due)) {
+    return;
+  }
+  for (const CompressionCandidate& candidate : candidates) {
+    if (!candidate.schedule.may_be_early(candidate.window, candidate.num_tokens)) {
+      continue;
+    }
+    const CompressionTask task = task_of(candidate);
+    if (!scheduler.is_short_of_slots(compressor_.slots_to_publish(task))) {
+      return;
+    }
+    if (compressor_.has_slots_to_publish(task)) {
+      scheduler.publish_early(candidate.key);
+      return;
+    }
+  }
+}
+
 std::vector<EndedSequence> CompressionTurns::run(
     Scheduler& scheduler, const std::function<bool(RequestId)>& may_recompute) {
   struct Job {
@@ -26,22 +57,11 @@ std::vector<EndedSequence> CompressionTurns::run(
     CompressionTask task;
     WindowCompressor::Phase phase;
   };
-  // Better a window early than a sequence that is computed again.
-  for (const CompressionCandidate& candidate : scheduler.compression_candidates()) {
-    if (!candidate.schedule.may_be_early(candidate.window, candidate.num_tokens) ||
-        candidate.is_due()) {
-      continue;
-    }
-    if (scheduler.is_short_of_slots(compressor_.slots_to_pack(candidate.schedule))) {
-      scheduler.publish_early(candidate.key);
-    }
-    break;
-  }
+  publish_early(scheduler);
   std::vector<Job> jobs;
   std::vector<WindowCompressor::Phase> phases;
   for (const CompressionCandidate& candidate : scheduler.compression_candidates()) {
-    const CompressionTask task{candidate.kv, candidate.num_tokens, candidate.schedule,
-                               candidate.window, candidate.publication};
+    const CompressionTask task = task_of(candidate);
     const WindowCompressor::Phase phase = compressor_.phase(task);
     if (phase.units > 0 || candidate.is_due()) {
       jobs.push_back({candidate, task, phase});
@@ -49,7 +69,10 @@ std::vector<EndedSequence> CompressionTurns::run(
     }
   }
   std::vector<EndedSequence> ended;
-  std::ranges::stable_sort(jobs, {}, [](const Job& job) { return job.phase.tokens_left; });
+  // Those that wait come first: one that was published early has its slots now.
+  std::ranges::stable_sort(jobs, {}, [](const Job& job) {
+    return std::pair(!job.candidate.is_due(), job.phase.tokens_left);
+  });
   int units = units_of_turn(phases);
   int sequences_left = compressor_.options().sequences_per_step;
   for (const Job& job : jobs) {
@@ -62,9 +85,12 @@ std::vector<EndedSequence> CompressionTurns::run(
     const int before = rest;
     WindowCompressor::Outcome outcome = compressor_.work(job.task, rest);
     const bool makes_room = outcome == WindowCompressor::Outcome::kNoRoom && job.candidate.is_due();
-    if (makes_room && scheduler.make_room_to_compress(
-                          job.candidate.key, compressor_.slots_to_pack(job.candidate.schedule))) {
+    if (makes_room && scheduler.make_room_to_compress(job.candidate.key,
+                                                      compressor_.slots_to_publish(job.task))) {
       outcome = compressor_.work(job.task, rest);
+      if (outcome == WindowCompressor::Outcome::kNoRoom) {
+        scheduler.stop_compressing(job.candidate.key);
+      }
     }
     units = std::max(0, units - (before - rest));
     if (outcome == WindowCompressor::Outcome::kPublished) {

@@ -30,6 +30,8 @@ class CompressionTurns {
                                  const std::function<bool(RequestId)>& may_recompute);
 
  private:
+  void publish_early(Scheduler& scheduler) const;
+
   WindowCompressor& compressor_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "kv/prefix_cache.h"
 #include "kv/store/prefix_store.h"
 
@@ -219,14 +220,22 @@ Expected<CompressionSchedule> Engine::compression_of(const Request& request) con
                       "kv_compression: every layer of this model has a sliding window, there is "
                       "nothing to compress");
   }
+  // What clients can have kept is bounded. A window that is not asked for is the server's own.
+  const int most_for_memory =
+      most_window_of_request(spec_, options_.compression, limits_.max_num_seqs);
+  const int most_window = std::min(KvCompressionRequest::kMostWindow, most_for_memory);
   const int window = asked.window_tokens.value_or(KvCompressionRequest::kLeastWindow);
-  if (window < KvCompressionRequest::kLeastWindow || window > KvCompressionRequest::kMostWindow ||
+  if (window < KvCompressionRequest::kLeastWindow || window > most_window ||
       window % kBlockSize != 0) {
     return fail_field(
         "kv_compression.window",
-        fmt::format("kv_compression.window is {}, allowed are multiples of {} from {} to {}",
-                    window, kBlockSize, KvCompressionRequest::kLeastWindow,
-                    KvCompressionRequest::kMostWindow));
+        fmt::format(
+            "kv_compression.window is {}, allowed are multiples of {} from {} to {}{}", window,
+            kBlockSize, KvCompressionRequest::kLeastWindow, most_window,
+            most_window == KvCompressionRequest::kMostWindow
+                ? ""
+                : fmt::format(": the queries that {} sequences (max-num-seqs) keep may take {}",
+                              limits_.max_num_seqs, format_bytes(kMostQueryBytes))));
   }
   CompressionOptions options = options_.compression;
   options.keep = asked.keep.value_or(options.keep);

@@ -134,8 +134,7 @@ void EngineLoop::plan() {
   }
   draft();
   plan_ = scheduler_.schedule();
-  waits_for_slots_ = plan_.sequences.empty() && plan_.ended.empty() && peers_.consumer != nullptr &&
-                     peers_.consumer->slots_held() > 0;
+  waits_for_slots_ = plan_.sequences.empty() && plan_.ended.empty() && slots_of_others() > 0;
   for (const EndedSequence& ended : plan_.ended) {
     end_choices(ended.request, ended.choice, ended.num_choices, FinishReason::kLength,
                 std::nullopt);

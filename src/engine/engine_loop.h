@@ -79,8 +79,8 @@ class EngineLoop {
   std::optional<std::chrono::milliseconds> next_turn() const;
 
   bool has_work() const { return scheduler_.has_work(); }
-  // All work waits for slots that KV from other nodes has taken: the next step comes after
-  // next_turn().
+  // All work waits for slots that KV from other nodes, or from the store, has taken: the next step
+  // comes after next_turn().
   bool waits_for_slots() const { return waits_for_slots_; }
   // One step, in two halves so that others can see what runs while the model computes.
   // Requires: has_work(); no add() or cancel() between the two.

@@ -78,7 +78,7 @@ std::optional<std::chrono::milliseconds> EngineLoop::next_turn() const {
   constexpr std::chrono::milliseconds kReads{1};
   constexpr std::chrono::milliseconds kDeadlines{20};
   constexpr std::chrono::milliseconds kHeartbeats{200};
-  if (waits_for_peers()) {
+  if (waits_for_peers() || (waits_for_slots_ && has_work())) {
     return kReads;
   }
   if (is_restoring()) {

@@ -41,8 +41,9 @@ class Lane {
   Expected<std::span<const float>> read(ModelRunner& runner, std::span<const TokenId> tokens,
                                         bool wants_logits) {
     const auto begin = SteadyClock::now();
+    QueryRing* queries = compression_.ring(sequence_.num_tokens(), static_cast<int>(tokens.size()));
     const auto logits =
-        sequence_.append(runner, tokens, first_sparse_position_, wants_logits, compression_.ring());
+        sequence_.append(runner, tokens, first_sparse_position_, wants_logits, queries);
     if (logits && !compression_.advance(sequence_.num_tokens())) {
       return fail(StatusCode::kInternal, "the KV store of the evaluation lost a window");
     }

@@ -53,7 +53,7 @@ struct StepContext {
   BlockLoader* loader;
   SequenceId sequence;
   int first_sparse_position;
-  QueryRing* queries;
+  SequenceCompression& compression;
 };
 
 // Runs tokens that extend() has made room for. Logits of the last num_outputs rows before the hint
@@ -71,7 +71,7 @@ Expected<std::span<const float>> forward(const StepContext& step, std::span<cons
   rows.first_position = kv.num_tokens(step.sequence) - rows.num_rows;
   rows.first_sparse_position = step.first_sparse_position;
   rows.num_hint_rows = num_hint_rows;
-  rows.queries = step.queries;
+  rows.queries = step.compression.ring(rows.first_position, rows.num_rows);
   const int end = rows.num_rows - num_hint_rows;
   for (int row = end - num_outputs; row < end; ++row) {
     batch.output_rows.push_back(row);
@@ -355,10 +355,9 @@ Expected<GenerationResult> Generator::run(std::span<const TokenId> prompt,
   const int prompt_tokens = static_cast<int>(prompt.size());
   const bool has_sparse_rows = key_index_ != nullptr && !options.dense_rows;
   const StepContext step{
-      runner_,           kv_,
-      key_index_,        loader_,
-      sequence.id(),     has_sparse_rows ? prompt_tokens : SequenceRows::kNeverSparse,
-      compression.ring()};
+      runner_,    kv_,           key_index_,
+      loader_,    sequence.id(), has_sparse_rows ? prompt_tokens : SequenceRows::kNeverSparse,
+      compression};
   const auto compress = [&](int num_tokens) -> Expected<void> {
     if (!compression.advance(num_tokens)) {
       return fail(StatusCode::kUnavailable, kLostMessage);

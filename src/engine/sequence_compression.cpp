@@ -20,8 +20,9 @@ SequenceCompression::~SequenceCompression() {
   }
 }
 
-QueryRing* SequenceCompression::ring() {
-  return schedule_.is_on() ? compressor_->ring(sequence_, schedule_) : nullptr;
+QueryRing* SequenceCompression::ring(int first_row, int num_rows) {
+  return schedule_.scores_with_rows(first_row, num_rows) ? compressor_->ring(sequence_, schedule_)
+                                                         : nullptr;
 }
 
 int SequenceCompression::max_rows(int num_tokens) const {

@@ -16,8 +16,8 @@ class SequenceCompression {
   SequenceCompression(const SequenceCompression&) = delete;
   SequenceCompression& operator=(const SequenceCompression&) = delete;
 
-  // Where the rows of a step keep their queries; null if it is off.
-  QueryRing* ring();
+  // Where these rows of a step keep their queries; null: no window is scored with them.
+  QueryRing* ring(int first_row, int num_rows);
   // Rows that a step may have behind num_tokens. >= 1 after advance().
   int max_rows(int num_tokens) const;
   // After a step, with the tokens whose KV is written: does what is due.

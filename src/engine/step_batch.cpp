@@ -15,7 +15,7 @@ ForwardBatch make_batch(const StepPlan& plan, const KVCacheManager& kv, const Ke
   for (const PlannedSequence& planned : plan.sequences) {
     SequenceRows rows;
     set_tables(rows, kv, planned.kv);
-    if (planned.compression.is_on()) {
+    if (planned.compression.scores_with_rows(planned.first_position, planned.num_rows())) {
       KAREZ_CHECK(compressor != nullptr, "somebody compresses");
       rows.queries = compressor->ring(planned.kv, planned.compression);
     }

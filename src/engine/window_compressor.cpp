@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "attention/archive_page.h"
@@ -28,6 +30,19 @@ int round_up(int value, int step) { return (value + step - 1) / step * step; }
 CompressionSchedule schedule_in(const KVCacheSpec& spec, const CompressionOptions& options,
                                 int prompt_tokens) {
   return schedule_of(options, prompt_tokens, kBlockSize, pages_per_block(spec.type, spec.head_dim));
+}
+
+int most_window_of_request(const KVCacheSpec& spec, const CompressionOptions& own,
+                           int max_num_seqs) {
+  const std::int64_t num_layers =
+      spec.layer_windows.empty() ? spec.num_layers : std::ranges::count(spec.layer_windows, 0);
+  const std::int64_t bytes_of_kept = std::max<std::int64_t>(1, num_layers) * spec.num_kv_heads *
+                                     spec.head_dim *
+                                     static_cast<std::int64_t>(sizeof(std::uint16_t));
+  const std::int64_t kept = kMostQueryBytes / max_num_seqs / bytes_of_kept;
+  const std::int64_t most = kept * QueryRing::kStride - own.recent_tokens;
+  return static_cast<int>(std::clamp<std::int64_t>(
+      most / kBlockSize * kBlockSize, own.window_tokens, std::numeric_limits<int>::max()));
 }
 
 // One window under way.
@@ -148,6 +163,21 @@ std::int64_t WindowCompressor::slots_to_pack(const CompressionSchedule& schedule
   return packed + read;
 }
 
+std::int64_t WindowCompressor::slots_to_publish(const CompressionTask& task) const {
+  const std::int64_t slots = slots_to_pack(task.schedule);
+  const auto found = states_.find(task.sequence);
+  if (found == states_.end() || found->second->window.number != task.window ||
+      found->second->window.kept_blocks.blocks().empty()) {
+    return slots;
+  }
+  return slots -
+         kv_.slots_of_blocks(group_, task.schedule.kept_blocks() + task.schedule.archived_blocks());
+}
+
+bool WindowCompressor::has_slots_to_publish(const CompressionTask& task) const {
+  return slots_to_publish(task) <= kv_.slots_available();
+}
+
 void WindowCompressor::start(State& state, const CompressionTask& task) {
   if (state.window.number != task.window) {
     state.window = {};
@@ -173,6 +203,33 @@ std::span<const std::byte* const> WindowCompressor::window_slots(const Compressi
   return slots_;
 }
 
+bool WindowCompressor::has_room(const CompressionTask& task, std::int64_t slots) {
+  if (slots > kv_.slots_available() && kv_.residency() != nullptr &&
+      task.num_tokens >= task.publication.position) {
+    kv_.residency()->settle();
+  }
+  return slots <= kv_.slots_available();
+}
+
+bool WindowCompressor::has_room_to_load(const CompressionTask& task, int layer) {
+  if (kv_.residency() == nullptr) {
+    return true;
+  }
+  const KVLayerView view = kv_.layer(layer);
+  const BlockId sink = kv_.table(task.sequence, group_).front();
+  const BlockTableView window = window_blocks(task);
+  bool is_there = true;
+  for (int head = 0; head < kv_.spec().num_kv_heads && is_there; ++head) {
+    const SlotId* slots = view.slots_of_head(head);
+    is_there = !slots[sink.value].is_none() && std::ranges::none_of(window, [&](BlockId block) {
+      return slots[block.value].is_none();
+    });
+  }
+  // Those that are there may be evicted for the others.
+  return is_there ||
+         has_room(task, std::int64_t{kv_.spec().num_kv_heads} * (std::ssize(window) + 1));
+}
+
 // False: something is lost.
 bool WindowCompressor::load_window(const CompressionTask& task, int layer) {
   Residency* residency = kv_.residency();
@@ -187,6 +244,20 @@ bool WindowCompressor::load_window(const CompressionTask& task, int layer) {
     }
   }
   return residency->load().empty();
+}
+
+bool WindowCompressor::take_blocks(State& state, const CompressionTask& task) {
+  if (!has_room(task, slots_to_pack(task.schedule))) {
+    return false;
+  }
+  auto kept = kv_.new_blocks(group_, task.schedule.kept_blocks());
+  auto archived = kv_.new_blocks(group_, task.schedule.archived_blocks());
+  if (!kept || !archived) {
+    return false;
+  }
+  state.window.kept_blocks = std::move(*kept);
+  state.window.archived_blocks = std::move(*archived);
+  return true;
 }
 
 void WindowCompressor::score_layer(State& state, const CompressionTask& task, int index) {
@@ -317,22 +388,14 @@ WindowCompressor::Outcome WindowCompressor::work(const CompressionTask& task, in
     if (!scores && !may_pack(task)) {
       break;
     }
-    if (!scores && window.packed == 0 && window.kept_blocks.blocks().empty()) {
-      if (slots_to_pack(task.schedule) > kv_.slots_available()) {
-        outcome = Outcome::kNoRoom;
-        break;
-      }
-      auto kept = kv_.new_blocks(group_, task.schedule.kept_blocks());
-      auto archived = kv_.new_blocks(group_, task.schedule.archived_blocks());
-      if (!kept || !archived) {
-        outcome = Outcome::kNoRoom;
-        break;
-      }
-      window.kept_blocks = std::move(*kept);
-      window.archived_blocks = std::move(*archived);
-    }
     int& done = scores ? window.scored : window.packed;
-    if (load_window(task, layers_[size_of(done)])) {
+    const int layer = layers_[size_of(done)];
+    const bool needs_blocks = !scores && window.kept_blocks.blocks().empty();
+    if ((needs_blocks && !take_blocks(state, task)) || !has_room_to_load(task, layer)) {
+      outcome = Outcome::kNoRoom;
+      break;
+    }
+    if (load_window(task, layer)) {
       if (scores) {
         score_layer(state, task, done);
       } else {

@@ -43,6 +43,14 @@ struct CompressionTask {
 CompressionSchedule schedule_in(const KVCacheSpec& spec, const CompressionOptions& options,
                                 int prompt_tokens);
 
+// What the kept queries of all sequences that run may take where requests choose their windows.
+inline constexpr std::int64_t kMostQueryBytes = std::int64_t{1} << 30;
+
+// Tokens of the largest window that a request may choose, so that the queries of so many sequences
+// take kMostQueryBytes at most. A window as large as the server's own it may always have.
+int most_window_of_request(const KVCacheSpec& spec, const CompressionOptions& own,
+                           int max_num_seqs);
+
 class WindowCompressor final : public SequenceListener {
  public:
   // The dimensions of attention that scores need.
@@ -77,11 +85,15 @@ class WindowCompressor final : public SequenceListener {
   Phase phase(const CompressionTask& task) const;
   // Slots that packing takes until publication.
   std::int64_t slots_to_pack(const CompressionSchedule& schedule) const;
+  // The same, less those that the window has already.
+  std::int64_t slots_to_publish(const CompressionTask& task) const;
+  // Whether these are there, so that nobody has to give way.
+  bool has_slots_to_publish(const CompressionTask& task) const;
 
   enum class Outcome {
     kWorking,
     kPublished,
-    kNoRoom,  // to pack
+    kNoRoom,  // to pack, or to read what is packed or scored from home
     kLost,    // the window's KV could not be read from home
   };
   // Does up to `units` layers of what may be done now; publishes when all is done and the sequence
@@ -99,7 +111,13 @@ class WindowCompressor final : public SequenceListener {
   void start(State& state, const CompressionTask& task);
   // As they are in the sequence's table.
   BlockTableView window_blocks(const CompressionTask& task) const;
+  // One that is due waits for slots that are on their way home.
+  bool has_room(const CompressionTask& task, std::int64_t slots);
+  // False: load_window() would lose what finds no room.
+  bool has_room_to_load(const CompressionTask& task, int layer);
   bool load_window(const CompressionTask& task, int layer);
+  // False: too few slots.
+  bool take_blocks(State& state, const CompressionTask& task);
   void score_layer(State& state, const CompressionTask& task, int index);
   void pack_layer(State& state, const CompressionTask& task, int index);
   struct Packed {

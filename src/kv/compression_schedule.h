@@ -33,6 +33,10 @@ struct CompressionSchedule {
   int pages_per_block = 0;  // archived pages of what is not kept; 0: it is dropped
 
   bool is_on() const { return window_tokens > 0; }
+  // Whether a window is scored with the query of one of these rows.
+  bool scores_with_rows(int first, int count) const {
+    return is_on() && std::int64_t{first} + count > first_position;
+  }
   std::int64_t begin_of(int window) const {
     return first_position + std::int64_t{window} * window_tokens;
   }

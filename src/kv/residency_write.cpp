@@ -211,7 +211,8 @@ void Residency::take_write(const TransferResult& result) {
         result.status == TransferStatus::kConflict || result.status == TransferStatus::kCancelled;
     counters_.write_failures += is_late ? 0 : 1;
     is_pausing = is_pausing || result.status == TransferStatus::kIoError ||
-                 result.status == TransferStatus::kNoSpace;
+                 result.status == TransferStatus::kNoSpace ||
+                 result.status == TransferStatus::kShort;
     free_extent_if_unused(row, block.value);
     write_home(block);
   }

@@ -225,7 +225,8 @@ std::vector<DraftCandidate> Scheduler::draft_candidates() const {
   std::vector<DraftCandidate> candidates;
   for (const auto& [key, sequence] : running_) {
     if (sequence.num_remaining_tokens() == 1 && sequence.num_choices == 1 &&
-        static_cast<int>(sequence.tokens.size()) > sequence.num_prompt_tokens) {
+        static_cast<int>(sequence.tokens.size()) > sequence.num_prompt_tokens &&
+        sequence.num_tokens_before_compression() > 1) {
       candidates.push_back({key, sequence.request, sequence.choice, sequence.tokens, sequence.kv});
     }
   }

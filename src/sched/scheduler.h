@@ -105,8 +105,8 @@ class Scheduler {
   // ids are ignored. Requires: as add().
   void cancel(RequestId request);
 
-  // The running sequences that could use drafts, in the order of service. Valid until the next call
-  // that is not const.
+  // The running sequences that could use drafts, in the order of service; not those that come to a
+  // publication with their own row, or wait there. Valid until the next call that is not const.
   std::vector<DraftCandidate> draft_candidates() const;
   // For the next step alone; as many of them are computed as there is room for.
   // Requires: the key is a candidate's.
@@ -125,6 +125,9 @@ class Scheduler {
   // the last one, and waits for those before it and for set_slots_of_others(); where there are none
   // of either, it goes on without compression.
   [[nodiscard]] bool make_room_to_compress(const ScheduleKey& key, std::int64_t slots);
+  // The candidate goes on without compression: slots that make_room_to_compress() has counted
+  // cannot be had, because the tier below does not answer. Nobody is held without end.
+  void stop_compressing(const ScheduleKey& key);
   // The candidate's KV was lost: it is computed again. False: as of lose().
   [[nodiscard]] bool recompute(const ScheduleKey& key);
 

@@ -55,6 +55,12 @@ bool Scheduler::make_room_to_compress(const ScheduleKey& key, std::int64_t slots
   return true;
 }
 
+void Scheduler::stop_compressing(const ScheduleKey& key) {
+  const auto it = running_.find(key);
+  KAREZ_CHECK(!plan_is_open_ && it != running_.end(), "running sequences are compressed");
+  it->second.compression_stopped = true;
+}
+
 bool Scheduler::recompute(const ScheduleKey& key) {
   const auto it = running_.find(key);
   KAREZ_CHECK(!plan_is_open_ && it != running_.end(), "a running sequence is computed again");

@@ -171,6 +171,8 @@ std::string GenerationJson::take(int prompt, const GenerationEvent& event) {
   return out;
 }
 
+// Sums over prompts. The choices of one prompt share its KV, and each of their events has the
+// figures of all of them so far: of these the latest count.
 Json GenerationJson::usage() const {
   int prompt_tokens = 0;
   int cached_tokens = 0;
@@ -180,22 +182,28 @@ Json GenerationJson::usage() const {
   std::int64_t draft_tokens = 0;
   std::int64_t accepted_draft_tokens = 0;
   MissedMass missed;
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    const GenerationEvent& last = choices_[i].last;
-    // Each event has the figures of the whole request so far.
-    blocks_read = std::max(blocks_read, last.kv_blocks_read);
-    blocks_loaded = std::max(blocks_loaded, last.kv_blocks_loaded);
-    draft_tokens = std::max(draft_tokens, last.draft_tokens);
-    accepted_draft_tokens = std::max(accepted_draft_tokens, last.accepted_draft_tokens);
-    if (last.kv_missed.num_lists >= missed.num_lists) {
-      missed = last.kv_missed;
+  const auto num_choices = static_cast<std::size_t>(request_.num_choices);
+  for (std::size_t first = 0; first < choices_.size(); first += num_choices) {
+    GenerationEvent of_prompt;
+    for (std::size_t i = first; i < first + num_choices; ++i) {
+      const GenerationEvent& last = choices_[i].last;
+      generated_tokens += last.generated_tokens;
+      of_prompt.kv_blocks_read = std::max(of_prompt.kv_blocks_read, last.kv_blocks_read);
+      of_prompt.kv_blocks_loaded = std::max(of_prompt.kv_blocks_loaded, last.kv_blocks_loaded);
+      of_prompt.draft_tokens = std::max(of_prompt.draft_tokens, last.draft_tokens);
+      of_prompt.accepted_draft_tokens =
+          std::max(of_prompt.accepted_draft_tokens, last.accepted_draft_tokens);
+      if (last.kv_missed.num_lists >= of_prompt.kv_missed.num_lists) {
+        of_prompt.kv_missed = last.kv_missed;
+      }
     }
-    generated_tokens += last.generated_tokens;
-    // The choices of one prompt share its KV: it counts once.
-    if (i % static_cast<std::size_t>(request_.num_choices) == 0) {
-      prompt_tokens += last.prompt_tokens;
-      cached_tokens += last.cached_tokens;
-    }
+    prompt_tokens += choices_[first].last.prompt_tokens;
+    cached_tokens += choices_[first].last.cached_tokens;
+    blocks_read += of_prompt.kv_blocks_read;
+    blocks_loaded += of_prompt.kv_blocks_loaded;
+    draft_tokens += of_prompt.draft_tokens;
+    accepted_draft_tokens += of_prompt.accepted_draft_tokens;
+    missed.add(of_prompt.kv_missed);
   }
   Json usage = {{"prompt_tokens", prompt_tokens},
                 {"completion_tokens", generated_tokens},

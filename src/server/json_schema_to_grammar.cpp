@@ -10,6 +10,9 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -21,10 +24,41 @@ namespace karez {
 namespace {
 
 constexpr int kMaxDepth = 32;
+// Of a property's name and of a reference: each place below repeats them in its path.
+constexpr std::size_t kMaxNameBytes = 1024;
+// Objects with more members are searched by a table.
+constexpr std::size_t kMostLinear = 32;
 
 constexpr std::array<std::string_view, 14> kAnnotations = {
     "title",      "description", "default",   "examples", "$schema",     "$id",  "$comment",
     "deprecated", "readOnly",    "writeOnly", "$defs",    "definitions", "name", "strict"};
+
+using Keywords = std::span<const std::string_view>;
+constexpr std::array<std::string_view, 1> kOfAny = {"type"};
+constexpr std::array<std::string_view, 4> kOfString = {"type", "minLength", "maxLength", "format"};
+constexpr std::array<std::string_view, 4> kOfArray = {"type", "items", "minItems", "maxItems"};
+constexpr std::array<std::string_view, 4> kOfObject = {"type", "properties", "required",
+                                                       "additionalProperties"};
+constexpr std::array<std::string_view, 5> kOfInteger = {"type", "minimum", "maximum",
+                                                        "exclusiveMinimum", "exclusiveMaximum"};
+
+// Nothing: no such type.
+std::optional<Keywords> keywords_of(std::string_view type) {
+  if (type == "integer") {
+    return kOfInteger;
+  }
+  if (type == "string") {
+    return kOfString;
+  }
+  if (type == "array") {
+    return kOfArray;
+  }
+  if (type == "object") {
+    return kOfObject;
+  }
+  return type == "number" || type == "boolean" || type == "null" ? std::optional<Keywords>(kOfAny)
+                                                                 : std::nullopt;
+}
 
 // The least integer that a bound from below allows; that of a bound from above is its mirror.
 std::int64_t least_integer(const Json& bound, bool exclusive) {
@@ -82,8 +116,11 @@ class Converter {
   std::string reference(FieldReader& reader, const Json& schema, const Place& place);
   std::string any_of(const Json& schema, std::string_view keyword, const Place& place);
   std::string enumeration(const Json& values, const Place& place);
+  std::string one_of_types(FieldReader& reader, const Json& schema, const Json& types,
+                           const Place& place);
+  // ignored: keywords that bind other types that the value may have.
   std::string typed(FieldReader& reader, const Json& schema, const std::string& type,
-                    const Place& place);
+                    const Place& place, Keywords ignored = {});
   std::string integer_type(FieldReader& reader, const Place& place);
   std::string string_type(FieldReader& reader);
   std::string array_type(FieldReader& reader, const Place& place);
@@ -102,21 +139,27 @@ class Converter {
     }
   }
   // Notes the first keyword that is neither known here nor an annotation.
-  void allow_only(const Json& schema, std::span<const std::string_view> keywords,
-                  const Place& place);
-  const Json* resolve(const std::string& pointer) const;
+  void allow_only(const Json& schema, Keywords keywords, const Place& place, Keywords ignored = {});
+  // Null: none.
+  const Json* member(const Json& object, const std::string& name);
+  const Json* resolve(const std::string& pointer);
 
   const Json& root_;
   GrammarRules rules_;
   FieldProblem problem_;
   std::map<std::string, std::string> reference_rules_;
+  std::map<const Json*, std::unordered_map<std::string_view, const Json*>> large_objects_;
 };
 
-void Converter::allow_only(const Json& schema, std::span<const std::string_view> keywords,
-                           const Place& place) {
+void Converter::allow_only(const Json& schema, Keywords keywords, const Place& place,
+                           Keywords ignored) {
   for (const auto& [keyword, value] : schema.items()) {
-    if (std::find(kAnnotations.begin(), kAnnotations.end(), keyword) == kAnnotations.end() &&
-        std::find(keywords.begin(), keywords.end(), keyword) == keywords.end()) {
+    if (problem_.error) {
+      return;
+    }
+    if (std::ranges::find(kAnnotations, keyword) == kAnnotations.end() &&
+        std::ranges::find(keywords, keyword) == keywords.end() &&
+        std::ranges::find(ignored, keyword) == ignored.end()) {
       fail(place.path,
            fmt::format(
                "{} has the keyword \"{}\", which is not supported{}", place.path, keyword,
@@ -175,41 +218,63 @@ std::string Converter::convert(const Json& schema, const Place& place) {
   if (type.is_string()) {
     return typed(reader, schema, type.get<std::string>(), place);
   }
-  if (!type.is_array() || type.empty() || type.size() > 8) {
-    reader.wrong("type", describe(type), "a type's name and arrays of 1 to 8 names");
+  return one_of_types(reader, schema, type, place);
+}
+
+std::string Converter::one_of_types(FieldReader& reader, const Json& schema, const Json& types,
+                                    const Place& place) {
+  if (!types.is_array() || types.empty() || types.size() > 8) {
+    reader.wrong("type", describe(types), "a type's name and arrays of 1 to 8 names");
     return {};
   }
-  std::vector<std::string> alternatives;
-  for (const Json& name : type) {
-    if (!name.is_string()) {
-      reader.wrong("type", "an array with " + describe(name), "arrays of names");
+  std::set<std::string> names;
+  for (const Json& name : types) {
+    if (!name.is_string() || !names.insert(name.get<std::string>()).second) {
+      reader.wrong("type",
+                   name.is_string() ? fmt::format("an array with {} twice", name.dump())
+                                    : "an array with " + describe(name),
+                   "arrays of names, each once");
       return {};
     }
-    // Keywords of the other types do not bind this one.
-    Json part = schema;
-    part["type"] = name;
-    static const std::map<std::string, std::vector<std::string>> kOwn = {
-        {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
-        {"string", {"minLength", "maxLength", "format"}},
-        {"array", {"items", "minItems", "maxItems"}},
-        {"object", {"properties", "required", "additionalProperties"}}};
-    for (const auto& [owner, keywords] : kOwn) {
-      const bool listed = std::find(type.begin(), type.end(), owner) != type.end();
+  }
+  std::vector<std::string> alternatives;
+  for (const Json& type : types) {
+    const auto name = type.get<std::string>();
+    std::vector<std::string_view> ignored;
+    for (const std::string& other : names) {
       // What binds integers binds numbers as well, where it is refused.
-      const bool shared = owner == "integer" && name == "number";
-      for (const std::string& keyword : keywords) {
-        if (listed && name != owner && !shared) {
-          part.erase(keyword);
-        }
+      if (other != name && !(other == "integer" && name == "number")) {
+        const Keywords bound = keywords_of(other).value_or(Keywords{});
+        ignored.insert(ignored.end(), bound.begin(), bound.end());
       }
     }
-    FieldReader part_reader(part, place.path, problem_);
-    alternatives.push_back(typed(part_reader, part, name.get<std::string>(), place));
+    alternatives.push_back(typed(reader, schema, name, place, ignored));
+    if (problem_.error) {
+      return {};
+    }
   }
   return rules_.add(fmt::format("{}", fmt::join(alternatives, " | ")));
 }
 
-const Json* Converter::resolve(const std::string& pointer) const {
+const Json* Converter::member(const Json& object, const std::string& name) {
+  if (!object.is_object()) {
+    return nullptr;
+  }
+  if (object.size() <= kMostLinear) {
+    const auto found = object.find(name);
+    return found == object.end() ? nullptr : &*found;
+  }
+  auto& table = large_objects_[&object];
+  if (table.empty()) {
+    for (const auto& [key, value] : object.get_ref<const Json::object_t&>()) {
+      table.emplace(key, &value);
+    }
+  }
+  const auto found = table.find(name);
+  return found == table.end() ? nullptr : found->second;
+}
+
+const Json* Converter::resolve(const std::string& pointer) {
   if (pointer == "#") {
     return &root_;
   }
@@ -230,10 +295,10 @@ const Json* Converter::resolve(const std::string& pointer) const {
         key += raw[i];
       }
     }
-    if (!at->is_object() || !at->contains(key)) {
+    at = member(*at, key);
+    if (at == nullptr) {
       return nullptr;
     }
-    at = &(*at)[key];
     if (slash == std::string_view::npos) {
       return at;
     }
@@ -247,6 +312,11 @@ std::string Converter::reference(FieldReader& reader, const Json& schema, const 
   const auto pointer = reader.string("$ref");
   if (!pointer) {
     reader.wrong("$ref", "null", "strings");
+    return {};
+  }
+  if (pointer->size() > kMaxNameBytes) {
+    reader.wrong("$ref", fmt::format("a string of {} bytes", pointer->size()),
+                 fmt::format("up to {}", kMaxNameBytes));
     return {};
   }
   const Json* target = resolve(*pointer);
@@ -305,39 +375,27 @@ std::string Converter::enumeration(const Json& values, const Place& place) {
 }
 
 std::string Converter::typed(FieldReader& reader, const Json& schema, const std::string& type,
-                             const Place& place) {
-  static constexpr std::array<std::string_view, 1> kPlain = {"type"};
-  static constexpr std::array<std::string_view, 4> kString = {"type", "minLength", "maxLength",
-                                                              "format"};
-  static constexpr std::array<std::string_view, 4> kArray = {"type", "items", "minItems",
-                                                             "maxItems"};
-  static constexpr std::array<std::string_view, 4> kObject = {"type", "properties", "required",
-                                                              "additionalProperties"};
-  static constexpr std::array<std::string_view, 5> kInteger = {
-      "type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"};
+                             const Place& place, Keywords ignored) {
+  const std::optional<Keywords> keywords = keywords_of(type);
+  if (!keywords) {
+    reader.wrong("type", fmt::format("\"{}\"", type),
+                 "string, number, integer, boolean, null, array and object");
+    return {};
+  }
+  allow_only(schema, *keywords, place, ignored);
   if (type == "integer") {
-    allow_only(schema, kInteger, place);
     return integer_type(reader, place);
   }
   if (type == "string") {
-    allow_only(schema, kString, place);
     return string_type(reader);
   }
   if (type == "array") {
-    allow_only(schema, kArray, place);
     return array_type(reader, place);
   }
   if (type == "object") {
-    allow_only(schema, kObject, place);
     return object_type(reader, place);
   }
-  if (type == "number" || type == "boolean" || type == "null") {
-    allow_only(schema, kPlain, place);
-    return rules_.json_type(type);
-  }
-  reader.wrong("type", fmt::format("\"{}\"", type),
-               "string, number, integer, boolean, null, array and object");
-  return {};
+  return rules_.json_type(type);
 }
 
 std::string Converter::integer_type(FieldReader& reader, const Place& place) {
@@ -421,9 +479,17 @@ std::string Converter::object_type(FieldReader& reader, const Place& place) {
   }
   static const Json kNone = Json::object();
   const Json& named = properties == nullptr ? kNone : *properties;
+  for (const auto& [field, listed] :
+       {std::pair("properties", properties), std::pair("required", required_names)}) {
+    if (listed != nullptr && listed->size() > GrammarRules::kMaxRules) {
+      reader.wrong(field, fmt::format("{} names", listed->size()),
+                   fmt::format("up to {} names", GrammarRules::kMaxRules));
+      return {};
+    }
+  }
   std::set<std::string> required;
   for (const Json& name : required_names == nullptr ? kNone : *required_names) {
-    if (!name.is_string() || !named.contains(name.get<std::string>())) {
+    if (!name.is_string() || member(named, name.get<std::string>()) == nullptr) {
       reader.wrong("required", "an array with " + (name.is_string() ? name.dump() : describe(name)),
                    "names from properties");
       return {};
@@ -462,6 +528,11 @@ std::string Converter::members(const Json& properties, const std::set<std::strin
   std::vector<std::pair<std::string, std::string>> written;  // name, rule of the member
   for (const auto& [name, schema] : properties.items()) {
     if (problem_.error) {
+      return {};
+    }
+    if (name.size() > kMaxNameBytes) {
+      fail(place.path, fmt::format("{}.properties has a name of {} bytes, allowed are up to {}",
+                                   place.path, name.size(), kMaxNameBytes));
       return {};
     }
     const Place at = place.below(fmt::format("properties.{}", name), true);

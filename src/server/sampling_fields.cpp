@@ -16,6 +16,7 @@ constexpr std::size_t kMaxStopBytes = 4096;
 constexpr std::size_t kMaxStopTokens = 1024;
 constexpr std::size_t kMaxGrammarBytes = 256 * 1024;
 constexpr std::size_t kMaxSaltBytes = 256;
+constexpr std::size_t kMaxLogitBiases = 1024;
 
 // The first of two names that the request uses.
 std::string_view either(const FieldReader& reader, std::string_view first,
@@ -153,11 +154,18 @@ void read_logit_bias(FieldReader& reader, const TextCodec& codec, Request& reque
   if (biases == nullptr) {
     return;
   }
+  if (biases->size() > kMaxLogitBiases) {
+    reader.wrong("logit_bias", fmt::format("an object of {}", biases->size()),
+                 fmt::format("up to {} tokens", kMaxLogitBiases));
+    return;
+  }
   for (const auto& [key, value] : biases->items()) {
     TokenId token = -1;
     const auto read = std::from_chars(key.data(), key.data() + key.size(), token);
     const std::string name = fmt::format("logit_bias.{}", key);
-    if (read.ec != std::errc() || read.ptr != key.data() + key.size() || token < 0 ||
+    // One spelling for each token, so that none has two biases.
+    const bool is_plain = !key.starts_with('-') && (key == "0" || !key.starts_with('0'));
+    if (!is_plain || read.ec != std::errc() || read.ptr != key.data() + key.size() || token < 0 ||
         token >= codec.vocab_size()) {
       reader.wrong(name, "no token id",
                    fmt::format("token ids from 0 to {} as keys", codec.vocab_size() - 1));

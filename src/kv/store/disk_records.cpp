@@ -337,10 +337,10 @@ WriteReport DiskRecords::write(std::span<const RecordWrite> records) {
     return report;
   }
   int error = 0;
-  if (written_since_scan_ > options_.cap_bytes / 16) {
+  const auto batch_bytes = file_bytes_ * static_cast<std::int64_t>(records.size());
+  if (written_since_scan_ + batch_bytes > options_.cap_bytes / 16) {
     error = scan();
   }
-  const auto batch_bytes = file_bytes_ * static_cast<std::int64_t>(records.size());
   if (error == 0) {
     error = make_room(batch_bytes, false, report);
   }
@@ -435,6 +435,9 @@ int DiskRecords::make_room(std::int64_t bytes, bool is_disk_full, WriteReport& r
   }
   if (bytes == 0 || (!is_disk_full && available - bytes >= reserve)) {
     return 0;
+  }
+  if (reserve + bytes - available > index_.used_bytes()) {
+    return ENOSPC;  // what others have taken: all of ours would go for nothing
   }
   over = std::max(bytes, reserve + bytes - available) + index_.used_bytes() / 10;
   if (const int error = remove_oldest(over, report); error != 0) {

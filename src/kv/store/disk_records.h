@@ -11,11 +11,12 @@
 // in whole 4 KiB. Files of any other form are never read, counted or touched. Over the cap, what
 // was used longest ago goes, down to nine tenths of it. Of a prompt the end goes first (RecordUse).
 // Several processes may use one folder at once: names are unique, renames atomic, contents of one
-// name equal. Each counts the files of the others when it scans: at its start and each time it has
-// written a sixteenth of the cap, so that together they may be above it by that much each.
+// name equal. Each counts the files of the others when it scans: at its start and before it has
+// written more than a sixteenth of the cap, or one call's records if they are more; so that
+// together they may be above it by that much each.
 //
 // It keeps a reserve of the file system free. When that, or the disk, is full, it removes some of
-// its own and tries once more.
+// its own and tries once more, unless all of them would not be enough.
 // Thread: as RecordBackend. No lock is held during a file operation.
 // Owns: the folder's descriptor, its bookkeeping.
 #pragma once

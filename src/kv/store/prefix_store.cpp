@@ -161,6 +161,8 @@ struct PrefixStore::Shared {
 
   void run_stores();
   void run_batch(std::deque<Write>& batch);
+  void note_dropped(const Write& write);  // with the lock
+  void drop_writes_if_stopped();
   void run_touches(std::span<const RecordUse> uses);
   // True: it took so long that it was taken to hang.
   bool end_batch() {
@@ -299,11 +301,7 @@ void PrefixStore::Shared::run_batch(std::deque<Write>& batch) {
         ++counters.stored_blocks;
         counters.stored_bytes += static_cast<std::int64_t>(write.buffer.record().size());
       } else {
-        ++counters.dropped_blocks;
-        gone.push_back(write.key.name);
-        if (write.is_doubted) {
-          still_doubted.push_back(write.key.name);
-        }
+        note_dropped(write);
       }
     }
     gone.insert(gone.end(), report.removed.begin(), report.removed.end());
@@ -313,9 +311,31 @@ void PrefixStore::Shared::run_batch(std::deque<Write>& batch) {
     const StatusCode code = report.problem->code();
     note_failure(&Shared::stores, "stores", report.problem->message(),
                  code == StatusCode::kResourceExhausted || code == StatusCode::kUnavailable);
+    drop_writes_if_stopped();
   } else {
     note_success(&Shared::stores, "stores");
   }
+}
+
+void PrefixStore::Shared::note_dropped(const Write& write) {
+  ++counters.dropped_blocks;
+  gone.push_back(write.key.name);
+  if (write.is_doubted) {
+    still_doubted.push_back(write.key.name);
+  }
+}
+
+// They were taken when it still worked. Each of their batches would be one more attempt.
+void PrefixStore::Shared::drop_writes_if_stopped() {
+  const std::lock_guard lock(mutex);
+  if (!stores.is_open()) {
+    return;
+  }
+  for (const Write& write : writes) {
+    note_dropped(write);
+  }
+  num_writes -= static_cast<std::int64_t>(writes.size());
+  writes.clear();
 }
 
 WriteReport PrefixStore::Shared::write_batch(std::deque<Write>& batch) {

@@ -22,6 +22,7 @@ class HeldTier final : public Tier {
   bool is_silent = false;     // waiting does not help
   int reads_to_fail = 0;      // so many of the next results
   int writes_to_fail = 0;     // likewise
+  TransferStatus failed_write = TransferStatus::kIoError;
   std::vector<Transfer> reads;
   std::vector<int> reads_of_calls;  // how many came in each call of submit() with any
 
@@ -89,7 +90,7 @@ class HeldTier final : public Tier {
       }
       if (!is_read && writes_to_fail > 0) {
         --writes_to_fail;
-        result.status = TransferStatus::kIoError;
+        result.status = failed_write;
       }
       ((is_read ? holds_reads : holds_writes) ? held_ : ready_).push_back(result);
     }

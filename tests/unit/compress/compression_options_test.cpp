@@ -177,6 +177,10 @@ TEST(CompressionOptions, TheScheduleHasTheOptionsNumbers) {
   EXPECT_EQ(schedule.kept_tokens, 64);
   EXPECT_EQ(schedule.recent_tokens, 100);
   EXPECT_EQ(schedule.pages_per_block, 0);
+  EXPECT_FALSE(schedule.scores_with_rows(0, 64)) << "no window has any of them";
+  EXPECT_TRUE(schedule.scores_with_rows(0, 65));
+  EXPECT_TRUE(schedule.scores_with_rows(64, 1));
+  EXPECT_FALSE(CompressionSchedule{}.scores_with_rows(64, 1));
   // 64 + 256, and a quarter of what is recent: where slots are short a window is compressed early.
   EXPECT_FALSE(schedule.may_be_early(0, 344));
   EXPECT_TRUE(schedule.may_be_early(0, 345));

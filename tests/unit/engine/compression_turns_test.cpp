@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "kv/kv_cache_manager.h"
+#include "kv/tier/host_tier.h"
+#include "support/tier/fake_clock.h"
+#include "support/tier/held_tier.h"
 
 namespace karez {
 namespace compression_turns_test {
@@ -123,6 +126,100 @@ TEST(CompressionTurns, SoManySequencesAreCompressedInAStepAsTheOptionsSay) {
       EXPECT_EQ(step(scheduler), static_cast<std::size_t>(windows)) << "the others are held";
     }
   }
+}
+
+// Two sequences that run together, of four blocks each when their windows may be compressed early.
+// How that went: early windows and preemptions until the next block is needed.
+SchedulerStats stats_when_short(std::int64_t num_slots) {
+  KVCacheSpec spec;
+  spec.num_layers = 2;
+  spec.num_kv_heads = 1;
+  spec.head_dim = 16;
+  const auto kv =
+      KVCacheManager::create(spec, num_slots * static_cast<std::int64_t>(spec.slot_bytes()))
+          .value();
+  CompressionOptions options;
+  options.score = CompressScore::kRecent;
+  WindowCompressor compressor(*kv, nullptr, options, {1.0F, 0.0F});
+  Scheduler scheduler(*kv, nullptr, {}, &compressor);
+  for (RequestId id = 1; id <= 2; ++id) {
+    Request request;
+    request.id = id;
+    request.prompt.assign(16, static_cast<TokenId>(id));
+    scheduler.add(
+        request,
+        {.first_position = 16, .window_tokens = 32, .kept_tokens = 16, .recent_tokens = 16});
+  }
+  CompressionTurns turns(compressor);
+  for (int tokens = 16; tokens < 60; ++tokens) {
+    EXPECT_EQ(step(scheduler), 2U);
+    EXPECT_TRUE(turns.run(scheduler, [](RequestId) { return true; }).empty());
+  }
+  return scheduler.stats();
+}
+
+TEST(CompressionTurns, AWindowIsEarlyOnlyIntoSlotsThatAreThere) {
+  // 16 are in use, and a window takes two more.
+  EXPECT_EQ(stats_when_short(17).early_windows, 0);
+  EXPECT_EQ(stats_when_short(17).preemptions, 0);
+  EXPECT_GT(stats_when_short(19).early_windows, 0);
+  EXPECT_EQ(stats_when_short(19).preemptions, 0);
+  EXPECT_EQ(stats_when_short(40).early_windows, 0) << "it is not short";
+}
+
+// Slots of idle blocks on their way home count as available, and a medium that hangs never gives
+// them.
+TEST(CompressionTurns, NobodyWaitsWithoutEndForATierThatHangs) {
+  KVCacheSpec spec;
+  spec.num_layers = 2;
+  spec.num_kv_heads = 1;
+  spec.head_dim = 16;
+  const auto slot_bytes = static_cast<std::int64_t>(spec.slot_bytes());
+  test::FakeClock clock;
+  auto home = std::make_unique<test::HeldTier>(
+      HostTier::create(
+          {.block_bytes = spec.slot_bytes(), .capacity_bytes = 400 * slot_bytes, .num_workers = 0})
+          .value(),
+      clock);
+  test::HeldTier& tier = *home;
+  tier.holds_writes = true;
+  tier.is_silent = true;
+  // 12 of the sequence at its publication, 10 of idle blocks, 2 that are free, and the spare one.
+  const auto kv = KVCacheManager::create(spec, 25 * slot_bytes, std::move(home), clock).value();
+  const SequenceId other = kv->open();
+  ASSERT_TRUE(kv->extend(other, 5 * kBlockSize));
+  const BlockTableView table = kv->table(other, 0);
+  const std::vector<BlockId> idle(table.begin(), table.end());
+  std::ranges::for_each(idle, [&](BlockId block) { kv->cache(block); });
+  kv->write_home(other);
+  kv->residency()->advance();
+  kv->close(other);
+  {
+    CompressionOptions options;
+    options.score = CompressScore::kRecent;
+    WindowCompressor compressor(*kv, nullptr, options, {1.0F, 0.0F});
+    Scheduler scheduler(*kv, nullptr, {}, &compressor);
+    Request request;
+    request.id = 1;
+    request.prompt.assign(16, 1);
+    scheduler.add(
+        request,
+        {.first_position = 16, .window_tokens = 64, .kept_tokens = 48, .recent_tokens = 16});
+    while (step(scheduler) > 0) {  // until it is held
+    }
+    const std::vector<CompressionCandidate> candidates = scheduler.compression_candidates();
+    ASSERT_EQ(candidates.size(), 1U);
+    ASSERT_TRUE(candidates[0].is_due());
+    ASSERT_GE(kv->slots_available(), compressor.slots_to_pack(candidates[0].schedule));
+    CompressionTurns turns(compressor);
+    EXPECT_TRUE(turns.run(scheduler, [](RequestId) { return true; }).empty());
+    EXPECT_EQ(compressor.stats().windows, 0);
+    EXPECT_EQ(step(scheduler), 1U) << "it goes on without";
+  }
+  tier.let_go();
+  kv->residency()->settle();
+  std::ranges::for_each(idle, [&](BlockId block) { kv->uncache(block); });
+  EXPECT_EQ(kv->check_invariants(), "");
 }
 
 }  // namespace compression_turns_test

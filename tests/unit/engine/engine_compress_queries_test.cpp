@@ -1,10 +1,13 @@
-// Which answers keep queries for compression.
+// Which answers keep queries for compression, and how many they may ask for.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <future>
+#include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "engine/block_loader.h"
@@ -20,8 +23,13 @@ constexpr int kSlots = 1000;
 
 class EngineCompressQueries : public testing::Test {
  protected:
-  EngineCompressQueries() {
+  EngineCompressQueries() { start(64); }
+  ~EngineCompressQueries() override { running_ = nullptr; }
+
+  void start(int max_num_seqs) {
+    running_ = nullptr;
     EngineOptions options;
+    options.scheduler.max_num_seqs = max_num_seqs;
     options.context_tokens = 2000;
     options.compress = true;
     options.compression.window_tokens = 64;
@@ -42,7 +50,6 @@ class EngineCompressQueries : public testing::Test {
                   .value();
     running_ = engine_.get();
   }
-  ~EngineCompressQueries() override { running_ = nullptr; }
 
   // The most bytes of queries that were kept in a step of the answer.
   std::int64_t query_bytes_of(int max_tokens) {
@@ -73,6 +80,46 @@ TEST_F(EngineCompressQueries, AnAnswerThatEndsBeforeItsFirstWindowKeepsNone) {
   EXPECT_EQ(query_bytes_of(80), 0);
   EXPECT_GT(query_bytes_of(120), 0);
   EXPECT_EQ(query_bytes_of(60), 0);
+}
+
+// An 8B model: 32 layers, 8 KV heads of 128.
+TEST(MostWindowOfRequest, TheQueriesOfAllSequencesFitTogether) {
+  KVCacheSpec spec;
+  spec.num_layers = 32;
+  spec.num_kv_heads = 8;
+  spec.head_dim = 128;
+  const CompressionOptions own;  // 512 and 512
+  const std::int64_t bytes_of_token = std::int64_t{32} * 8 * 128 * 2 / QueryRing::kStride;
+  for (const int seqs : {1, 3, 16, 64}) {
+    const int most = most_window_of_request(spec, own, seqs);
+    EXPECT_EQ(most % kBlockSize, 0);
+    EXPECT_LE((most + own.recent_tokens) * bytes_of_token * seqs, kMostQueryBytes);
+    EXPECT_GT((most + kBlockSize + own.recent_tokens) * bytes_of_token * seqs, kMostQueryBytes);
+  }
+  EXPECT_EQ(most_window_of_request(spec, own, 64), 512);
+  EXPECT_EQ(most_window_of_request(spec, own, 1000), 512) << "the server's own, whatever it takes";
+  // Layers with a window keep none.
+  spec.layer_windows.assign(32, 1024);
+  spec.layer_windows[0] = spec.layer_windows[16] = 0;
+  EXPECT_EQ(most_window_of_request(spec, own, 64), 16 * 1024 - 512);
+}
+
+TEST_F(EngineCompressQueries, AWindowWhoseQueriesCouldTakeTooMuchIsRefused) {
+  // 16 bytes a token (two layers, one head of 16), so 1,024 tokens for each of 65,536 sequences.
+  start(1 << 16);
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 5;
+  request.kv_compression.window_tokens = 1008;
+  const auto refused = engine_->submit(request, [](const GenerationEvent&) {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.error().field(), "kv_compression.window");
+  EXPECT_THAT(refused.error().message(),
+              testing::StartsWith("kv_compression.window is 1008, allowed are multiples of 16 from "
+                                  "32 to 992: the queries that 65536 sequences (max-num-seqs)"));
+  request.kv_compression.window_tokens = 992;
+  EXPECT_TRUE(engine_->submit(request, [](const GenerationEvent&) {}));
 }
 
 }  // namespace engine_compress_queries_test

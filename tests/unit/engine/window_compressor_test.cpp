@@ -424,12 +424,16 @@ TEST_F(WindowCompressorTest, SlotsThatAreGivenBackAreTakenAgain) {
   start();
   grow(100);
   EXPECT_FALSE(compressor_->give_back_slots(sequence_)) << "it has not begun";
+  EXPECT_EQ(compressor_->slots_to_publish(task()), 8);
   EXPECT_EQ(work(3), Outcome::kWorking);
+  EXPECT_EQ(compressor_->slots_to_publish(task()), 0) << "it has them";
+  EXPECT_EQ(compressor_->slots_to_publish(task(1)), 8) << "the next window has none";
   const std::int64_t used = kv_->stats().slots_used;
   EXPECT_TRUE(compressor_->give_back_slots(sequence_));
   EXPECT_FALSE(compressor_->give_back_slots(sequence_));
   EXPECT_EQ(kv_->stats().slots_used, used - compressor_->slots_to_pack(schedule()));
   EXPECT_EQ(compressor_->units_left(task()), 2) << "scores are kept";
+  EXPECT_EQ(compressor_->slots_to_publish(task()), 8);
   grow(112);
   EXPECT_EQ(work(1000), Outcome::kPublished);
   EXPECT_THAT(positions_at(0, 1, 16, 48), ElementsAreArray(range(48, 80)));
@@ -517,11 +521,44 @@ TEST_F(WindowCompressorTest, AWindowThatCannotBeReadBackIsLost) {
   EXPECT_EQ(kv_->num_gone(sequence_), 0);
 }
 
+// What is full and not at home yet becomes room when it is.
+TEST_F(WindowCompressorTest, AWindowThatIsDueWaitsForSlotsOnTheirWayHome) {
+  start(45, host_tier());  // 34 of the 44 are in use then, and it takes 18
+  grow(111);
+  kv_->write_home(sequence_);
+  EXPECT_EQ(work(1000), Outcome::kNoRoom);
+  EXPECT_EQ(kv_->residency()->stats().bytes_written, 0) << "there is time";
+  grow(112);
+  EXPECT_EQ(work(1000), Outcome::kPublished);
+  EXPECT_GT(kv_->residency()->stats().bytes_written, 0);
+}
+
+TEST_F(WindowCompressorTest, AWindowThatFindsNoRoomToBeReadIsNotLost) {
+  start(60, host_tier());
+  for (int tokens = 16; tokens <= 112; tokens += 16) {
+    grow(tokens);
+    kv_->write_home(sequence_);
+    kv_->residency()->advance();
+  }
+  kv_->residency()->settle();
+  const SequenceId other = kv_->open();
+  while (kv_->extend(other, kBlockSize)) {
+  }
+  EXPECT_LT(kv_->slots_available(), kHeads * 5) << "the window's blocks of a layer, and the first";
+  EXPECT_EQ(work(1000), Outcome::kNoRoom);
+  EXPECT_EQ(kv_->residency()->stats().blocks_lost, 0);
+  kv_->close(other);
+  EXPECT_EQ(work(1000), Outcome::kPublished);
+  EXPECT_THAT(positions_at(2, 1, 16, 48), ElementsAreArray(range(48, 80)));
+}
+
 // For callers without a scheduler.
 TEST_F(WindowCompressorTest, ASequenceAloneIsTakenFromWindowToWindow) {
   start();
   SequenceCompression alone(compressor_.get(), sequence_, schedule());
-  EXPECT_NE(alone.ring(), nullptr);
+  EXPECT_EQ(alone.ring(0, 16), nullptr) << "no window is scored with these rows";
+  EXPECT_EQ(compressor_->stats().query_bytes, 0);
+  EXPECT_NE(alone.ring(0, 17), nullptr);
   int windows = 0;
   while (kv_->num_tokens(sequence_) < 400) {
     const int num_tokens = kv_->num_tokens(sequence_);
@@ -548,7 +585,7 @@ TEST_F(WindowCompressorTest, ASequenceThatIsNotCompressedHasNothing) {
   start();
   {
     SequenceCompression off(nullptr, sequence_, {});
-    EXPECT_EQ(off.ring(), nullptr);
+    EXPECT_EQ(off.ring(0, 500), nullptr);
     EXPECT_EQ(off.max_rows(5), std::numeric_limits<int>::max());
     EXPECT_TRUE(off.advance(5));
     EXPECT_FALSE(off.give_back_slots());

@@ -93,6 +93,24 @@ TEST_F(ResidencyWrite, ALoadTakesTheSlotsOfBlocksWhoseWritesFailedOnce) {
   EXPECT_EQ(residency_->stats().blocks_lost, 0);
 }
 
+TEST_F(ResidencyWrite, AMediumThatTakesTooLittleIsAskedAgainLater) {
+  tier_->writes_to_fail = std::numeric_limits<int>::max();
+  tier_->failed_write = TransferStatus::kShort;
+  open(8);
+  residency_->advance();
+  residency_->advance();
+  const std::int64_t failures = residency_->stats().write_failures;
+  EXPECT_GT(failures, 0);
+  for (int i = 0; i < 100; ++i) {
+    residency_->advance();
+  }
+  EXPECT_EQ(residency_->stats().write_failures, failures);
+  tier_->writes_to_fail = 0;
+  clock_.advance(std::chrono::seconds(2));
+  residency_->settle();
+  EXPECT_EQ(residency_->stats().blocks_clean, 8);
+}
+
 TEST_F(ResidencyWrite, AMediumThatGoesOnFailingIsWaitedForOnce) {
   tier_->writes_to_fail = std::numeric_limits<int>::max();
   open(8);

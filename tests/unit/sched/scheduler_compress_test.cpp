@@ -271,9 +271,9 @@ TEST_F(SchedulerCompress, DraftsEndBeforeAPublication) {
   EXPECT_THAT(step(), ElementsAre("1:61+1^2!"));
   draft(8, 8);
   EXPECT_THAT(step(), ElementsAre("1:62+1^1!"));
-  draft(8, 0);
+  EXPECT_THAT(scheduler_->draft_candidates(), IsEmpty()) << "there is room for its own row";
   EXPECT_THAT(step(), ElementsAre("1:63+1!"));
-  draft(8, 0);
+  EXPECT_THAT(scheduler_->draft_candidates(), IsEmpty()) << "it is held";
   EXPECT_THAT(step(), IsEmpty());
   compress(candidate(1));
   draft(8, 0);
@@ -468,6 +468,17 @@ TEST_F(SchedulerCompress, OneThatIsAloneWithoutRoomGoesOnWithoutCompression) {
     EXPECT_THAT(step(), ElementsAre(fmt::format("1:{}+1!", position)));
   }
   EXPECT_THAT(step(), ElementsAre("1:ended"));
+}
+
+TEST_F(SchedulerCompress, OneWhoseSlotsCannotBeHadGoesOnWithoutCompression) {
+  start(20, options(128, 4));
+  add(1, 16, windows_from(16));
+  run_until_held();
+  scheduler_->stop_compressing(candidate(1).key);
+  EXPECT_THAT(scheduler_->compression_candidates(), IsEmpty());
+  candidates_.clear();
+  EXPECT_THAT(step(), ElementsAre("1:64+1!"));
+  ASSERT_TRUE(scheduler_->has_work());
 }
 
 TEST_F(SchedulerCompress, OneThatIsAloneWaitsForRoomThatOthersHold) {

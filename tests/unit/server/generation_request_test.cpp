@@ -73,6 +73,8 @@ TEST(GenerationRequest, WrongFieldsAreA400ThatNamesThem) {
            {R"("logit_bias":{"x":1})", "logit_bias.x"},
            {R"("logit_bias":{"258":1})", "logit_bias.258"},
            {R"("logit_bias":{"1":101})", "logit_bias.1"},
+           {R"("logit_bias":{"01":1})", "logit_bias.01"},
+           {R"("logit_bias":{"-0":1})", "logit_bias.-0"},
            {R"("logit_bias":[])", "logit_bias"},
            {R"("stream":"yes")", "stream"},
            {R"("stream_options":{"include_usage":true})", "stream_options"},

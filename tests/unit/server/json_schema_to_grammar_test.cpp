@@ -1,9 +1,11 @@
 #include "server/json_schema_to_grammar.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 
 #include "server/grammar_rules.h"
 #include "server/integer_range.h"
@@ -120,10 +122,53 @@ TEST(JsonSchemaToGrammar, BoundsDepthAndSize) {
   deep += "true" + std::string(60, '}');
   expect_refused(deep.c_str(), "deeper");
   std::string wide = R"({"type":"object","properties":{)";
-  for (int i = 0; i < 9000; ++i) {
+  for (int i = 0; i < 5000; ++i) {
     wide += std::string(i == 0 ? "" : ",") + "\"p" + std::to_string(i) + "\":true";
   }
   expect_refused((wide + "}}").c_str(), "too large");
+}
+
+TEST(JsonSchemaToGrammar, BoundsListsOfNames) {
+  std::string properties;
+  std::string required;
+  for (int i = 0; i < 8193; ++i) {
+    properties += fmt::format("{}\"p{}\":true", i == 0 ? "" : ",", i);
+    required += fmt::format("{}\"a\"", i == 0 ? "" : ",");
+  }
+  expect_refused(fmt::format(R"({{"type":"object","properties":{{{}}}}})", properties).c_str(),
+                 "properties is 8193 names, allowed are up to 8192 names");
+  expect_refused(
+      fmt::format(R"({{"type":"object","properties":{{"a":true}},"required":[{}]}})", required)
+          .c_str(),
+      "required is 8193 names, allowed are up to 8192 names");
+  const std::string name(1025, 'n');
+  expect_refused(fmt::format(R"({{"properties":{{"{}":true}}}})", name).c_str(),
+                 "properties has a name of 1025 bytes, allowed are up to 1024");
+  expect_refused(fmt::format(R"({{"$defs":{{"{0}":true}},"$ref":"#/$defs/{0}"}})", name).c_str(),
+                 "$ref is a string of 1033 bytes, allowed are up to 1024");
+}
+
+TEST(JsonSchemaToGrammar, FindsNamesInLargeObjects) {
+  std::string definitions;
+  std::string properties;
+  for (int i = 0; i < 1000; ++i) {
+    definitions += fmt::format(R"({}"d{}":{{"const":{}}})", i == 0 ? "" : ",", i, i);
+    properties += fmt::format(R"({}"p{}":{{"$ref":"#/$defs/d{}"}})", i == 0 ? "" : ",", i, i);
+  }
+  const auto with = [&](std::string_view required, std::string_view reference) {
+    return fmt::format(
+        R"({{"$defs":{{{}}},"properties":{{{},"last":{{"$ref":"{}"}}}},"required":["{}"]}})",
+        definitions, properties, reference, required);
+  };
+  const auto grammar = convert(with("p999", "#/$defs/d7").c_str());
+  ASSERT_TRUE(grammar.has_value()) << grammar.error().message;
+  expect_refused(with("p1000", "#/$defs/d7").c_str(), "\"p1000\"");
+  expect_refused(with("p999", "#/$defs/d1000").c_str(), "#/$defs/d1000");
+}
+
+TEST(JsonSchemaToGrammar, RefusesATypeTwice) {
+  expect_refused(R"({"type":["string","null","string"]})",
+                 "type is an array with \"string\" twice, allowed are arrays of names, each once");
 }
 
 TEST(JsonSchemaToGrammar, KeepsKeywordsOfOtherTypesApartInTypeLists) {

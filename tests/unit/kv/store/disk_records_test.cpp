@@ -244,6 +244,33 @@ TEST_F(DiskRecordsTest, AReserveOfTheFileSystemStaysFree) {
   EXPECT_EQ(report.problem->code(), StatusCode::kResourceExhausted);
 }
 
+TEST_F(DiskRecordsTest, WhereAllOfOursWouldNotBeEnoughNothingIsRemoved) {
+  const auto keys = prompt_keys(small_shape(), 3);
+  write(*open(), keys);
+  const auto disk = DiskRecords::open({.directory = folder_.path(),
+                                       .cap_bytes = 64 * kFileBytes,
+                                       .shape = small_shape(),
+                                       .reserve_bytes = std::int64_t{1} << 60,
+                                       .intercept = {}})
+                        .value();
+  ASSERT_TRUE(disk->prepare());
+  const WriteReport report = write(*disk, prompt_keys(small_shape(), 2, 5000));
+  ASSERT_TRUE(report.problem);
+  EXPECT_EQ(report.problem->code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(report.removed, testing::IsEmpty());
+  EXPECT_EQ(count(*disk, keys), 3U);
+}
+
+TEST_F(DiskRecordsTest, ALargeCallCountsWhatOthersHaveWritten) {
+  const auto one = open();
+  const auto other = open();
+  for (int i = 0; i < 20; ++i) {
+    write(*one, prompt_keys(small_shape(), 3, 100 + i * 1000));
+  }
+  write(*other, prompt_keys(small_shape(), 16, 50'000));
+  EXPECT_LE(bytes_of_ours(), 64 * kFileBytes);
+}
+
 TEST_F(DiskRecordsTest, AFolderThatCannotBeWrittenToIsStillRead) {
   const auto keys = prompt_keys(small_shape(), 3);
   write(*open(), keys);

@@ -550,6 +550,29 @@ TEST_F(PrefixStoreTest, AFullMediumStopsStoresAtOnceAndNotLoads) {
   EXPECT_EQ(wait_for(store_->find(names(keys))).num_present, 0U);
 }
 
+TEST_F(PrefixStoreTest, WhatWaitsWhenStoresStopIsDropped) {
+  options_.breaker.first_pause = std::chrono::hours(1);
+  options_.breaker.longest_pause = std::chrono::hours(1);
+  options_.store_staging_bytes = 1 << 20;
+  const auto gate = std::make_shared<Gate>();
+  std::atomic<int> num_calls = 0;
+  start(std::make_shared<MemoryRecords>([&, gate](std::string_view call) -> std::optional<Status> {
+    if (call != "write") {
+      return std::nullopt;
+    }
+    ++num_calls;
+    gate->pass();
+    return Status(StatusCode::kResourceExhausted, "full");
+  }));
+  write(prompt_keys(options_.shape, 40));
+  wait_until([&] { return num_calls > 0; });
+  gate->open();
+  wait_until([&] { return store_->stats().dropped_blocks == 40; });
+  EXPECT_EQ(num_calls, 1);
+  EXPECT_TRUE(store_->stats().stores_stopped);
+  store_.reset();  // before the counter
+}
+
 TEST_F(PrefixStoreTest, StagingIsBoundedForLoadsAndStoresApart) {
   const auto gate = std::make_shared<Gate>();
   options_.load_staging_bytes = 0;  // the least there is
