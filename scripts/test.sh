@@ -3,8 +3,7 @@
 #   optimised: the tests on the models, with real clients, of the kernels, and the random ones;
 #   under AddressSanitizer and UndefinedBehaviorSanitizer: unit tests, and the random ones again;
 #   under ThreadSanitizer: what runs on several threads; and the format of the sources.
-# All but --quick compiles several sources at a time (cmake/unity.cmake), in builds of its own; the
-# largest of them is compiled at the lowest priority while the optimised tests wait for clients and clocks.
+# All but --quick compiles several sources at a time (cmake/unity.cmake), in builds of its own.
 #
 #   scripts/test.sh          everything (less than an hour on 2 cores after set-up)
 #   scripts/test.sh --quick  unit tests only
@@ -17,7 +16,7 @@ quick=0
 case "${1:-}" in
   "") ;;
   --quick) quick=1 ;;
-  -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) echo "test.sh: unknown argument '$1'; allowed: --quick, --help" >&2; exit 2 ;;
 esac
 
@@ -70,31 +69,15 @@ show_failures() {
 run_unit() {
   build dev karez_fast_tests && run dev -L '^unit$' -j "$jobs"
 }
-asan_build=
-# In a process group of its own, so that it ends with this script however that ends.
-start_asan_build() {
-  set -m
-  (renice -n 19 "$BASHPID" && build asan karez_fast_tests) > build/asan-build.log 2>&1 &
-  set +m
-  asan_build=$!
-  trap 'kill -- "-$asan_build" 2> /dev/null || true' EXIT
-}
-finish_asan_build() {
-  tail -n +1 --pid="$asan_build" -f build/asan-build.log
-  wait "$asan_build"
-}
 run_optimised() {
-  build test karez_optimised_tests || return 1
-  start_asan_build
   # Of the unit tests only unit_attention: the others were not built.
-  run test -E '^(unit_[^a]|property_tier)' -j "$jobs"
+  build test karez_optimised_tests && run test -E '^(unit_[^a]|property_tier)' -j "$jobs"
 }
 run_asan() {
-  [[ -n $asan_build ]] || start_asan_build  # if what is optimised did not compile
   # Attention without optimisation is slow: what selects is left to the optimised tests at the levels of
   # the processor between the first and the last two.
   local levels='unit_attention\.All/(ArchivedContext|CompressedContext|SparseAttention)\..*/(avx2|avx512)_(f32|bf16|q8_0)$'
-  finish_asan_build && run asan -L '^(unit|property)$' -E "$levels" -j "$jobs"
+  build asan karez_fast_tests && run asan -L '^(unit|property)$' -E "$levels" -j "$jobs"
 }
 # Only what has threads of its own is built for TSan. Not the server: Asio orders memory by fences, and
 # not tests with a model: ggml's threads meet at OpenMP's barriers. TSan sees neither.
