@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "kv/tier/host_tier.h"
 #include "support/fake_vocabulary.h"
+#include "support/gate.h"
 #include "support/paged_fake_runner.h"
 #include "support/store/memory_records.h"
 
@@ -66,32 +67,6 @@ class Answering {
   std::condition_variable changed_;
   std::map<std::size_t, Answer> answers_;
   int num_open_ = 0;
-};
-
-// Holds calls until it is opened.
-class Gate {
- public:
-  void pass() {
-    std::unique_lock lock(mutex_);
-    is_held_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return is_open_; });
-  }
-  void wait_until_held() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_held_; });
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_held_ = false;
-  bool is_open_ = false;
 };
 
 Request request(int prompt_tokens, TokenId first, int max_tokens = 20) {

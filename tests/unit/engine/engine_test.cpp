@@ -16,6 +16,7 @@
 
 #include "kv/kv_types.h"
 #include "support/fake_vocabulary.h"
+#include "support/gate.h"
 #include "support/paged_fake_runner.h"
 
 namespace karez::test {
@@ -62,32 +63,6 @@ class Collector {
   std::condition_variable changed_;
   std::map<int, Answer> answers_;
   int num_open_;
-};
-
-// Holds the engine thread at the start of a forward().
-class Gate {
- public:
-  void hold() {
-    std::unique_lock lock(mutex_);
-    is_held_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return is_open_; });
-  }
-  void wait_until_held() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_held_; });
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_held_ = false;
-  bool is_open_ = false;
 };
 
 class EngineTest : public testing::Test {
@@ -276,9 +251,9 @@ TEST_F(EngineTest, CancelsInEveryPhase) {
   Gate cancelling;
   before_forward_ = [&](int call) {
     if (call == 1) {
-      submitting.hold();
+      submitting.pass();
     } else if (call == 3) {
-      cancelling.hold();
+      cancelling.pass();
     }
     return true;
   };
@@ -328,7 +303,7 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
   Gate gate;
   before_forward_ = [&](int call) {
     if (call == 0) {
-      gate.hold();
+      gate.pass();
     }
     return true;
   };
@@ -380,7 +355,7 @@ TEST_F(EngineTest, ShutdownCancelsAtItsDeadline) {
   Gate gate;
   before_forward_ = [&](int call) {
     if (call == 2) {
-      gate.hold();
+      gate.pass();
     }
     return true;
   };

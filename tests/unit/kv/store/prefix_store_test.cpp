@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kv/store/disk_records.h"
+#include "support/gate.h"
 #include "support/store/memory_records.h"
 #include "support/store/prompt_records.h"
 #include "support/store/temporary_folder.h"
@@ -22,25 +23,6 @@ namespace karez::test {
 namespace prefix_store_test {
 
 using std::chrono::milliseconds;
-
-// Holds calls until it is opened.
-class Gate {
- public:
-  void pass() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return is_open_; });
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_open_ = false;
-};
 
 // Stands still until it is moved; the lanes read it.
 class MovedClock final : public Clock {
