@@ -28,8 +28,9 @@ constexpr Tolerance kF32WeightsGelu = {0.25, 0.02, 0.99, 0.05F};
 // With the file's quantised weights, activations are rounded to 8 bits before each product. A last
 // bit then decides now and then between two 8-bit values, and after 18 to 30 layers all roundings
 // are others. libllama differs from itself by as much when its weights are laid out in another way
-// (repacking on and off): by 2.0 at most and 0.20 on average, 95 % the same top-1.
-constexpr Tolerance kQuantisedWeights = {6.0, 0.35, 0.93, 0.75F};
+// (repacking on and off): by 2.0 at most and 0.20 on average, 95 % the same top-1. Where the two
+// best change places they were 0.8 apart at most, on a processor with AVX2 only.
+constexpr Tolerance kQuantisedWeights = {6.0, 0.35, 0.93, 1.0F};
 
 void expect_close(const Agreement& agreement, const Tolerance& tolerance, std::int64_t min_rows) {
   std::cout << "  " << agreement.to_string() << std::endl;
@@ -135,9 +136,9 @@ TEST_P(OracleLogits, NarrowKvTypesCostLittleMoreThanThoseOfTheReference) {
   EXPECT_LE(bf16_cost.mean_difference(), kMaxTimesReference * f16_cost.mean_difference());
   EXPECT_LE(q8_0_cost.mean_difference(), kMaxTimesReference * q8_0_keys_cost.mean_difference());
   // Measured: 1.0 times. libllama's own share is 93 to 94 % here: activations of quantised weights
-  // round differently as soon as anything before them does. The standard error of a share of 257
-  // rows is 1.5 %.
-  constexpr double kTop1Slack = 0.04;
+  // round differently as soon as anything before them does. The standard error of the difference of
+  // two shares of 257 rows is 2.1 %: three of them.
+  constexpr double kTop1Slack = 0.065;
   EXPECT_GE(bf16_cost.top1_share(), f16_cost.top1_share() - kTop1Slack);
   EXPECT_GE(q8_0_cost.top1_share(), q8_0_keys_cost.top1_share() - kTop1Slack);
 }
