@@ -1,6 +1,7 @@
 #include "remote/ucx_handles.h"
 
 #include <fmt/format.h>
+#include <ucs/config/global_opts.h>
 
 namespace karez {
 
@@ -11,6 +12,8 @@ Status ucx_failure(std::string_view what, ucs_status_t status) {
 Expected<std::shared_ptr<UcxContext>> UcxContext::create(std::uint64_t features,
                                                          const std::string& transports,
                                                          const std::string& allocators) {
+  // About variables that other contexts use; it would write it on the program's standard output.
+  ucs_global_opts_set_value("WARN_UNUSED_ENV_VARS", "n");
   ucp_config_t* config = nullptr;
   if (const ucs_status_t status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK) {
     return fail(ucx_failure("UCX's configuration cannot be read", status));

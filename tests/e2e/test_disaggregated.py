@@ -133,7 +133,8 @@ class Answers(Disaggregated):
 
     def test_one_sided_reads_over_a_network_give_them_too(self):
         ways = ("--kv-transports", "ucx,tcp")
-        with producer(*ways) as prefill, consumer("--kv-admit", "sparse", *ways) as decode, \
+        with producer("--kv-transports", "shm,ucx,tcp") as prefill, \
+                consumer("--kv-admit", "sparse", *ways) as decode, \
                 consumer("--kv-admit", "sparse", "--kv-transports", "tcp") as without:
             right = text_of(completed(decode)[1])
             sent = []
